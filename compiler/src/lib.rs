@@ -1,1 +1,3 @@
-//! placeholder
+//! From an ONNX model to a runtime plan.
+
+pub mod planner;
