@@ -1,1 +1,58 @@
-//! placeholder
+//! What an operator is: types, gradient, work, facts, kernels.
+//!
+//! An operator is one unit struct in one folder that implements [`OpDef`], with its CPU kernel and its test cases beside it; `op_set!`
+//! below is the only other line. Graphs name operators by text; [`find`] gives the definition. Importing ONNX nodes ([`onnx`]) and
+//! writing gradients ([`grad`]) both go through the [`Builder`], which infers types and folds constants as it emits.
+
+mod builder;
+pub mod case;
+pub mod cpu;
+mod def;
+pub mod grad;
+pub mod onnx;
+
+pub mod elementwise;
+
+pub use builder::Builder;
+pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
+
+macro_rules! op_set {
+    ($($op:path),* $(,)?) => {
+        /// Every operator, in a fixed order.
+        pub static OPS: &[&dyn OpDef] = &[$(&$op),*];
+    };
+}
+
+op_set![
+    // elementwise
+    elementwise::binary::Add,
+    elementwise::binary::Mul,
+    elementwise::unary::Relu,
+    elementwise::unary::ReluGrad,
+
+    // reduce
+
+    // movement: shapes, slices, layout
+
+    // indexing: gather, scatter, selection
+
+    // product: matrix products, convolution
+
+    // pool
+
+    // normalize
+
+    // loss and softmax
+
+    // random
+
+    // optimizer
+];
+
+/// The operator with this name in graphs.
+pub fn find(name: &str) -> Option<&'static dyn OpDef> {
+    use std::{collections::HashMap, sync::LazyLock};
+    static BY_NAME: LazyLock<HashMap<&'static str, &'static dyn OpDef>> =
+        LazyLock::new(|| OPS.iter().map(|op| (op.name(), *op)).collect());
+    BY_NAME.get(name).copied()
+}

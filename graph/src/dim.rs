@@ -1,0 +1,394 @@
+//! Dimensions as expressions over named sizes.
+//!
+//! A dimension is a polynomial with integer coefficients over atoms (a symbol, a floor or ceiling division, a minimum, a maximum), kept
+//! in a normal form: two dimensions are known to be equal exactly when their normal forms are. Where they differ nothing is concluded.
+
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// The name of an unknown size.
+pub type Symbol = Arc<str>;
+/// Values of symbols.
+pub type Bindings = BTreeMap<Symbol, i64>;
+
+/// Inclusive bounds of a dimension; `hi == i64::MAX` means unbounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Least value.
+    pub lo: i64,
+    /// Greatest value.
+    pub hi: i64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+enum Atom {
+    Symbol(Symbol),
+    FloorDiv(Box<Dim>, Box<Dim>),
+    CeilDiv(Box<Dim>, Box<Dim>),
+    Min(Box<Dim>, Box<Dim>),
+    Max(Box<Dim>, Box<Dim>),
+}
+
+/// A product of atoms, sorted; empty for the constant term.
+type Monomial = Vec<Atom>;
+
+/// A size: an integer or an expression over named sizes, in normal form.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Dim {
+    /// Coefficients by monomial; no zero coefficients.
+    terms: BTreeMap<Monomial, i64>,
+}
+
+impl From<u64> for Dim {
+    fn from(n: u64) -> Self {
+        Dim::constant(i64::try_from(n).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<usize> for Dim {
+    fn from(n: usize) -> Self {
+        Dim::from(n as u64)
+    }
+}
+
+impl Dim {
+    /// The integer `n`.
+    pub fn constant(n: i64) -> Dim {
+        let mut terms = BTreeMap::new();
+        if n != 0 {
+            terms.insert(Vec::new(), n);
+        }
+        Dim { terms }
+    }
+
+    /// The unknown size `name`.
+    pub fn symbol(name: &str) -> Dim {
+        Dim::atom(Atom::Symbol(name.into()))
+    }
+
+    fn atom(a: Atom) -> Dim {
+        Dim { terms: BTreeMap::from([(vec![a], 1)]) }
+    }
+
+    /// Its value, if it is a plain integer.
+    pub fn as_const(&self) -> Option<i64> {
+        match self.terms.len() {
+            0 => Some(0),
+            1 => self.terms.get(&Vec::new()).copied(),
+            _ => None,
+        }
+    }
+
+    /// The symbol, if it is exactly one.
+    pub fn as_symbol(&self) -> Option<&Symbol> {
+        match self.terms.iter().next() {
+            Some((m, 1)) if self.terms.len() == 1 => match m.as_slice() {
+                [Atom::Symbol(s)] => Some(s),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Sum; saturates at the limits of `i64`.
+    #[allow(clippy::should_implement_trait)]
+    pub fn add(&self, other: &Dim) -> Dim {
+        let mut terms = self.terms.clone();
+        for (m, c) in &other.terms {
+            let sum = terms.get(m).copied().unwrap_or(0).saturating_add(*c);
+            if sum == 0 {
+                terms.remove(m);
+            } else {
+                terms.insert(m.clone(), sum);
+            }
+        }
+        Dim { terms }
+    }
+
+    /// Difference.
+    #[allow(clippy::should_implement_trait)]
+    pub fn sub(&self, other: &Dim) -> Dim {
+        self.add(&other.mul(&Dim::constant(-1)))
+    }
+
+    /// Product; saturates at the limits of `i64`.
+    #[allow(clippy::should_implement_trait)]
+    pub fn mul(&self, other: &Dim) -> Dim {
+        let mut out = Dim::constant(0);
+        for (ma, ca) in &self.terms {
+            for (mb, cb) in &other.terms {
+                let mut m: Monomial = ma.iter().chain(mb).cloned().collect();
+                m.sort();
+                out = out.add(&Dim { terms: BTreeMap::from([(m, ca.saturating_mul(*cb))]) });
+            }
+        }
+        out
+    }
+
+    /// Quotient rounded down; `None` when the divisor is known to be zero.
+    pub fn floor_div(&self, by: &Dim) -> Option<Dim> {
+        self.div(by, i64::div_euclid, Atom::FloorDiv)
+    }
+
+    /// Quotient rounded up; `None` when the divisor is known to be zero.
+    pub fn ceil_div(&self, by: &Dim) -> Option<Dim> {
+        self.div(by, |a, b| -((-a).div_euclid(b)), Atom::CeilDiv)
+    }
+
+    fn div(&self, by: &Dim, f: fn(i64, i64) -> i64, atom: fn(Box<Dim>, Box<Dim>) -> Atom) -> Option<Dim> {
+        let divisor = by.as_const();
+        if divisor == Some(0) {
+            return None;
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), divisor) {
+            return Some(Dim::constant(f(a, b)));
+        }
+        if self == by {
+            return Some(Dim::constant(1));
+        }
+        if let Some(b) = divisor
+            && self.terms.values().all(|c| c % b == 0)
+        {
+            return Some(Dim { terms: self.terms.iter().map(|(m, c)| (m.clone(), c / b)).collect() });
+        }
+        // An exact division by one monomial cancels its atoms.
+        if let Some((mb, cb)) = by.terms.iter().next()
+            && by.terms.len() == 1
+            && let Some(terms) = self
+                .terms
+                .iter()
+                .map(|(m, c)| Some((cancel(m, mb)?, (c % cb == 0).then(|| c / cb)?)))
+                .collect()
+        {
+            return Some(Dim { terms });
+        }
+        Some(Dim::atom(atom(Box::new(self.clone()), Box::new(by.clone()))))
+    }
+
+    /// The smaller of two sizes.
+    pub fn minimum(&self, other: &Dim) -> Dim {
+        self.extreme(other, i64::min, Atom::Min)
+    }
+
+    /// The larger of two sizes.
+    pub fn maximum(&self, other: &Dim) -> Dim {
+        self.extreme(other, i64::max, Atom::Max)
+    }
+
+    fn extreme(&self, other: &Dim, f: fn(i64, i64) -> i64, atom: fn(Box<Dim>, Box<Dim>) -> Atom) -> Dim {
+        if self == other {
+            return self.clone();
+        }
+        if let (Some(a), Some(b)) = (self.as_const(), other.as_const()) {
+            return Dim::constant(f(a, b));
+        }
+        let (a, b) = if self <= other { (self, other) } else { (other, self) };
+        Dim::atom(atom(Box::new(a.clone()), Box::new(b.clone())))
+    }
+
+    /// Its value under `bindings`; `None` if a symbol is unbound, a divisor is zero or a number overflows.
+    pub fn eval(&self, bindings: &Bindings) -> Option<i64> {
+        let mut sum = 0i64;
+        for (m, c) in &self.terms {
+            let mut product = *c;
+            for a in m {
+                product = product.checked_mul(a.eval(bindings)?)?;
+            }
+            sum = sum.checked_add(product)?;
+        }
+        Some(sum)
+    }
+
+    /// The expression with the bound symbols replaced.
+    pub fn substitute(&self, bindings: &Bindings) -> Dim {
+        let mut out = Dim::constant(0);
+        for (m, c) in &self.terms {
+            let mut product = Dim::constant(*c);
+            for a in m {
+                product = product.mul(&a.substitute(bindings));
+            }
+            out = out.add(&product);
+        }
+        out
+    }
+
+    /// Bounds given those of the symbols (a symbol without any is at least 0).
+    pub fn interval(&self, of: &dyn Fn(&Symbol) -> Interval) -> Interval {
+        let mut sum = Interval { lo: 0, hi: 0 };
+        for (m, c) in &self.terms {
+            let mut p = Interval { lo: *c, hi: *c };
+            for a in m {
+                p = mul_interval(p, a.interval(of));
+            }
+            sum = Interval { lo: sum.lo.saturating_add(p.lo), hi: sum.hi.saturating_add(p.hi) };
+        }
+        sum
+    }
+
+    /// Every symbol in it, in order, without repetition.
+    pub fn symbols(&self) -> Vec<Symbol> {
+        let mut out = std::collections::BTreeSet::new();
+        self.collect_symbols(&mut out);
+        out.into_iter().collect()
+    }
+
+    fn collect_symbols(&self, out: &mut std::collections::BTreeSet<Symbol>) {
+        for a in self.terms.keys().flatten() {
+            match a {
+                Atom::Symbol(s) => {
+                    out.insert(s.clone());
+                }
+                Atom::FloorDiv(x, y) | Atom::CeilDiv(x, y) | Atom::Min(x, y) | Atom::Max(x, y) => {
+                    x.collect_symbols(out);
+                    y.collect_symbols(out);
+                }
+            }
+        }
+    }
+}
+
+/// `m` without the atoms of `by`, or `None` if one is missing.
+fn cancel(m: &Monomial, by: &Monomial) -> Option<Monomial> {
+    let mut rest = m.clone();
+    for a in by {
+        let at = rest.iter().position(|x| x == a)?;
+        rest.remove(at);
+    }
+    Some(rest)
+}
+
+fn mul_interval(a: Interval, b: Interval) -> Interval {
+    let p = [
+        a.lo.saturating_mul(b.lo),
+        a.lo.saturating_mul(b.hi),
+        a.hi.saturating_mul(b.lo),
+        a.hi.saturating_mul(b.hi),
+    ];
+    Interval { lo: p.into_iter().fold(i64::MAX, i64::min), hi: p.into_iter().fold(i64::MIN, i64::max) }
+}
+
+impl Atom {
+    fn eval(&self, b: &Bindings) -> Option<i64> {
+        Some(match self {
+            Atom::Symbol(s) => *b.get(s)?,
+            Atom::FloorDiv(x, y) => x.eval(b)?.checked_div_euclid(y.eval(b)?)?,
+            Atom::CeilDiv(x, y) => x.eval(b)?.checked_neg()?.checked_div_euclid(y.eval(b)?)?.checked_neg()?,
+            Atom::Min(x, y) => x.eval(b)?.min(y.eval(b)?),
+            Atom::Max(x, y) => x.eval(b)?.max(y.eval(b)?),
+        })
+    }
+
+    fn substitute(&self, b: &Bindings) -> Dim {
+        let keep = || Dim::atom(self.clone());
+        match self {
+            Atom::Symbol(s) => b.get(s).map_or_else(keep, |n| Dim::constant(*n)),
+            Atom::FloorDiv(x, y) => x.substitute(b).floor_div(&y.substitute(b)).unwrap_or_else(keep),
+            Atom::CeilDiv(x, y) => x.substitute(b).ceil_div(&y.substitute(b)).unwrap_or_else(keep),
+            Atom::Min(x, y) => x.substitute(b).minimum(&y.substitute(b)),
+            Atom::Max(x, y) => x.substitute(b).maximum(&y.substitute(b)),
+        }
+    }
+
+    fn interval(&self, of: &dyn Fn(&Symbol) -> Interval) -> Interval {
+        match self {
+            Atom::Symbol(s) => of(s),
+            Atom::FloorDiv(x, y) | Atom::CeilDiv(x, y) => {
+                let (x, y) = (x.interval(of), y.interval(of));
+                if y.lo < 1 || x.lo < 0 {
+                    return Interval { lo: i64::MIN, hi: i64::MAX };
+                }
+                let up = i64::from(matches!(self, Atom::CeilDiv(..)));
+                let hi = if x.hi == i64::MAX { i64::MAX } else { (x.hi / y.lo).saturating_add(up) };
+                Interval { lo: x.lo / y.hi, hi }
+            }
+            Atom::Min(x, y) => {
+                let (x, y) = (x.interval(of), y.interval(of));
+                Interval { lo: x.lo.min(y.lo), hi: x.hi.min(y.hi) }
+            }
+            Atom::Max(x, y) => {
+                let (x, y) = (x.interval(of), y.interval(of));
+                Interval { lo: x.lo.max(y.lo), hi: x.hi.max(y.hi) }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.terms.is_empty() {
+            return f.write_str("0");
+        }
+        for (i, (m, c)) in self.terms.iter().rev().enumerate() {
+            if i > 0 {
+                f.write_str(if *c < 0 { "-" } else { "+" })?;
+            } else if *c < 0 {
+                f.write_str("-")?;
+            }
+            let c = c.unsigned_abs();
+            if m.is_empty() || c != 1 {
+                write!(f, "{c}{}", if m.is_empty() { "" } else { "*" })?;
+            }
+            for (j, a) in m.iter().enumerate() {
+                write!(f, "{}{a}", if j > 0 { "*" } else { "" })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Atom::Symbol(s) => f.write_str(s),
+            Atom::FloorDiv(x, y) => write!(f, "floordiv({x}, {y})"),
+            Atom::CeilDiv(x, y) => write!(f, "ceildiv({x}, {y})"),
+            Atom::Min(x, y) => write!(f, "min({x}, {y})"),
+            Atom::Max(x, y) => write!(f, "max({x}, {y})"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn n(x: i64) -> Dim {
+        Dim::constant(x)
+    }
+
+    #[test]
+    fn sums_and_products_have_one_form() {
+        let (a, b) = (Dim::symbol("a"), Dim::symbol("b"));
+        assert_eq!(a.add(&b).mul(&a), b.mul(&a).add(&a.mul(&a)));
+        assert_eq!(a.sub(&a), n(0));
+        assert_eq!(a.mul(&n(4)).floor_div(&n(2)), Some(a.mul(&n(2))));
+        assert_eq!(a.mul(&b).floor_div(&b), Some(a.clone()));
+        assert_ne!(a, b);
+        assert_eq!(n(7).ceil_div(&n(2)), Some(n(4)));
+        assert_eq!(a.floor_div(&n(0)), None);
+    }
+
+    #[test]
+    fn substitution_and_evaluation_agree() {
+        let seq = Dim::symbol("seq");
+        let d = seq.add(&n(3)).floor_div(&n(2)).unwrap().maximum(&n(4)).mul(&seq);
+        for v in 0..40 {
+            let b = Bindings::from([("seq".into(), v)]);
+            assert_eq!(d.eval(&b), Some(((v + 3) / 2).max(4) * v));
+            assert_eq!(d.substitute(&b).as_const(), d.eval(&b));
+        }
+        assert_eq!(d.to_string(), "seq*max(4, floordiv(seq+3, 2))");
+        assert_eq!(d.symbols(), vec![Symbol::from("seq")]);
+    }
+
+    #[test]
+    fn intervals_contain_every_value() {
+        let x = Dim::symbol("x");
+        let d = x.mul(&n(3)).sub(&n(2)).ceil_div(&n(4)).unwrap().minimum(&n(9));
+        let i = d.interval(&|_| Interval { lo: 1, hi: 20 });
+        for v in 1..=20 {
+            let e = d.eval(&Bindings::from([("x".into(), v)])).unwrap();
+            assert!(i.lo <= e && e <= i.hi, "{e} outside {i:?}");
+        }
+    }
+}

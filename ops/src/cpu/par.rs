@@ -1,0 +1,69 @@
+//! Parallel loops whose pieces depend on sizes alone, so that results never depend on the number of threads.
+
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Elements a piece of elementwise work has: enough to pay for handing it to a thread.
+pub const GRAIN: usize = 1 << 14;
+
+/// Runs `f` over `0..n` in pieces of `grain`, in parallel when there is more than one, with the widest vector instructions of the CPU.
+pub fn ranges(n: usize, grain: usize, f: impl Fn(Range<usize>) + Sync) {
+    let arch = pulp::Arch::new();
+    let grain = grain.max(1);
+    if n <= grain {
+        if n > 0 {
+            arch.dispatch(|| f(0..n));
+        }
+        return;
+    }
+    (0..n.div_ceil(grain)).into_par_iter().for_each(|p| {
+        let range = p * grain..((p + 1) * grain).min(n);
+        arch.dispatch(|| f(range.clone()));
+    });
+}
+
+/// A raw pointer that may cross threads; the loop that uses it writes disjoint elements.
+pub struct Shared<T>(pub *mut T);
+
+// SAFETY: users write disjoint elements from different threads.
+unsafe impl<T: Send> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Shared<T> {}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// Elements `range` as a slice.
+    ///
+    /// # Safety
+    ///
+    /// The range is inside the allocation and no other thread touches it meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn slice<'a>(self, range: Range<usize>) -> &'a mut [T] {
+        // SAFETY: by this function's contract.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(range.start), range.len()) }
+    }
+}
+
+/// Runs `f(i, row)` for every row of `len` elements of `out`, rows grouped so that a piece has about [`GRAIN`] elements.
+pub fn rows<T: Send>(out: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if len == 0 || out.is_empty() {
+        return;
+    }
+    let n = out.len() / len;
+    let base = Shared(out.as_mut_ptr());
+    ranges(n, (GRAIN / len).max(1), |range| {
+        // Named whole, so that the closure captures the `Sync` wrapper and not the pointer in it.
+        let base = &base;
+        for i in range {
+            // SAFETY: rows are disjoint and inside `out`.
+            f(i, unsafe { base.slice(i * len..(i + 1) * len) });
+        }
+    });
+}

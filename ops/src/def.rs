@@ -1,0 +1,215 @@
+//! The contract of an operator.
+
+use crate::{case::Case, grad::GradCx, onnx::OnnxRule};
+use graph::{AttrError, Attrs, Graph, Literal, Node, Shape, TensorType};
+
+/// Why an operator refuses its arguments, or a gradient or an import cannot be written. The caller adds the node's name.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// An attribute is missing or of another type.
+    #[error(transparent)]
+    Attr(#[from] AttrError),
+    /// The arguments do not fit the operator: what, and what to do.
+    #[error("{0}")]
+    Invalid(String),
+    /// Lawful, but not implemented (yet): which part.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// Something must be known before run time and is not.
+    #[error("{0} is known only at run time")]
+    Dynamic(String),
+}
+
+impl OpError {
+    /// An [`OpError::Invalid`] from any text.
+    pub fn invalid(what: impl Into<String>) -> OpError {
+        OpError::Invalid(what.into())
+    }
+
+    /// An [`OpError::Unsupported`] from any text.
+    pub fn unsupported(what: impl Into<String>) -> OpError {
+        OpError::Unsupported(what.into())
+    }
+}
+
+/// A node's arguments as an operator sees them.
+#[derive(Clone, Debug)]
+pub struct Signature<'a> {
+    /// Attributes.
+    pub attrs: &'a Attrs,
+    /// Types of the inputs; `None` for an optional one left out.
+    pub inputs: Vec<Option<&'a TensorType>>,
+    /// Elements of the inputs that are part of the program.
+    pub constants: Vec<Option<&'a Literal>>,
+    /// Types of the outputs; empty during inference.
+    pub outputs: Vec<&'a TensorType>,
+}
+
+impl<'a> Signature<'a> {
+    /// The signature of a node in a graph.
+    pub fn of(graph: &'a Graph, node: &'a Node) -> Signature<'a> {
+        Signature {
+            attrs: &node.attrs,
+            inputs: node.inputs.iter().map(|i| i.map(|v| graph.ty(v))).collect(),
+            constants: node.inputs.iter().map(|i| i.and_then(|v| graph.constant(v))).collect(),
+            outputs: node.outputs.iter().map(|v| graph.ty(*v)).collect(),
+        }
+    }
+
+    /// The type of input `i`, which must be given.
+    pub fn input(&self, i: usize) -> Result<&'a TensorType, OpError> {
+        self.opt_input(i).ok_or_else(|| OpError::invalid(format!("input {i} is missing")))
+    }
+
+    /// The type of input `i`, if given.
+    pub fn opt_input(&self, i: usize) -> Option<&'a TensorType> {
+        self.inputs.get(i).copied().flatten()
+    }
+
+    /// The type of output `i`.
+    pub fn output(&self, i: usize) -> Result<&'a TensorType, OpError> {
+        self.outputs.get(i).copied().ok_or_else(|| OpError::invalid(format!("output {i} is missing")))
+    }
+
+    /// The extents of input `i`, which must all be known.
+    pub fn dims(&self, i: usize) -> Result<Vec<usize>, OpError> {
+        fixed(&self.input(i)?.shape, &format!("the shape of input {i}"))
+    }
+
+    /// The extents of output `i`, which must all be known.
+    pub fn out_dims(&self, i: usize) -> Result<Vec<usize>, OpError> {
+        fixed(&self.output(i)?.shape, &format!("the shape of output {i}"))
+    }
+
+    /// Bytes of all inputs and outputs (0 for those of unknown size).
+    pub fn io_bytes(&self) -> u64 {
+        let all = self.inputs.iter().copied().flatten().chain(self.outputs.iter().copied());
+        all.map(|t| t.bytes().unwrap_or(0)).fold(0, u64::saturating_add)
+    }
+}
+
+/// The extents of `shape`, or an error that says `what` is unknown.
+pub fn fixed(shape: &Shape, what: &str) -> Result<Vec<usize>, OpError> {
+    shape.fixed().ok_or_else(|| OpError::Dynamic(format!("{what}, {shape},")))
+}
+
+/// An output that is the bytes of an input, from an offset on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Which output.
+    pub output: usize,
+    /// Which input it lies on.
+    pub input: usize,
+    /// Bytes from the input's first byte to the output's.
+    pub offset: u64,
+}
+
+/// One way to run a node. All implementations of an operator give the same bits; the first is the fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Implementation {
+    /// Short name for plans and reports.
+    pub name: &'static str,
+    /// Scratch bytes while it runs.
+    pub workspace: u64,
+    /// Estimated time as a multiple of the first implementation's, in thousandths.
+    pub slowdown_permille: u32,
+}
+
+/// What may be assumed of a node, and what it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Outputs that cost no memory and no work.
+    pub views: Vec<View>,
+    /// Pairs (output, input): the kernel is right when the output's buffer *is* the input's.
+    pub overwrites: Vec<(usize, usize)>,
+    /// Pairs (output, input): the output is the next version of the state at the input, made in place.
+    pub commits: Vec<(usize, usize)>,
+    /// Must not run twice (discrete decisions that rounding could flip).
+    pub once: bool,
+    /// The kernel may refuse data (an index out of range).
+    pub can_fail: bool,
+    /// May be evaluated by the compiler: the result is exact, the same on every machine.
+    pub folds: bool,
+    /// The ways to run it; never empty.
+    pub implementations: Vec<Implementation>,
+}
+
+impl Default for Facts {
+    fn default() -> Facts {
+        Facts {
+            views: Vec::new(),
+            overwrites: Vec::new(),
+            commits: Vec::new(),
+            once: false,
+            can_fail: false,
+            folds: false,
+            implementations: vec![Implementation { name: "default", workspace: 0, slowdown_permille: 1000 }],
+        }
+    }
+}
+
+impl Facts {
+    /// Facts of an operator whose one implementation needs `workspace` scratch bytes.
+    pub fn with_workspace(workspace: u64) -> Facts {
+        let implementations = vec![Implementation { name: "default", workspace, slowdown_permille: 1000 }];
+        Facts { implementations, ..Facts::default() }
+    }
+}
+
+/// Arithmetic and traffic of one execution, for the cost model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Floating-point operations, 2 per multiply-add.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Whether the flops are those of a matrix product (and run at its rate).
+    pub product: bool,
+}
+
+/// An operator: a unit struct, stateless, `Sync`.
+pub trait OpDef: Sync {
+    /// Its name in graphs and plans.
+    fn name(&self) -> &'static str;
+
+    /// The ONNX operators that become this one.
+    fn onnx(&self) -> &'static [OnnxRule] {
+        &[]
+    }
+
+    /// Types of the outputs. Must refuse everything that the kernels cannot take.
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError>;
+
+    /// Whether it has a gradient. `false` only for integer, boolean or piecewise-constant outputs, and for operators that appear in
+    /// gradients and optimizers only.
+    fn differentiable(&self) -> bool {
+        true
+    }
+
+    /// Writes the cotangents of the inputs that need one. Called only when some output has a cotangent.
+    fn gradient(&self, _g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        Err(OpError::unsupported(format!("the gradient of {}", self.name())))
+    }
+
+    /// Work of one execution; default: one operation an output element, every byte once.
+    fn work(&self, s: &Signature<'_>) -> Work {
+        let flops = s.outputs.iter().filter_map(|t| t.shape.elements()).fold(0, u64::saturating_add);
+        Work { flops, bytes: s.io_bytes(), product: false }
+    }
+
+    /// What may be assumed; default: nothing.
+    fn facts(&self, _s: &Signature<'_>) -> Facts {
+        Facts::default()
+    }
+
+    /// Changes whenever the bits of a result may change; part of a plan's numerics hash.
+    fn numeric_class(&self) -> u32 {
+        1
+    }
+
+    /// The CPU kernel for these types, prepared: attributes read, shapes checked.
+    fn cpu(&self, s: &Signature<'_>, implementation: usize) -> Result<crate::cpu::CpuKernel, OpError>;
+
+    /// Cases for the tests that walk all operators (gradient against finite differences, overwriting, recomputation).
+    fn cases(&self) -> Vec<Case>;
+}
