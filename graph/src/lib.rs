@@ -7,6 +7,7 @@
 mod attr;
 mod dim;
 mod dtype;
+mod facts;
 mod graph;
 mod literal;
 mod order;
@@ -16,6 +17,7 @@ mod verify;
 pub use attr::{Attr, AttrError, Attrs};
 pub use dim::{Bindings, Dim, Interval, Symbol};
 pub use dtype::DType;
+pub use facts::{Facts, Implementation, OpFacts, View};
 pub use graph::{
     Graph, Init, Input, InputRole, Node, NodeId, State, StateId, StateKind, TensorType, Value, ValueDef,
     ValueId,

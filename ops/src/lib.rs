@@ -29,7 +29,6 @@ op_set![
     elementwise::binary::Mul,
     elementwise::unary::Relu,
     elementwise::unary::ReluGrad,
-
     // reduce
 
     // movement: shapes, slices, layout
@@ -48,6 +47,28 @@ op_set![
 
     // optimizer
 ];
+
+/// The operators as a validator asks for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registry;
+
+impl graph::OpFacts for Registry {
+    fn infer(&self, graph: &graph::Graph, node: graph::NodeId) -> Result<Vec<graph::TensorType>, String> {
+        let node = graph.node(node);
+        let op = find(&node.op).ok_or_else(|| format!("unknown operator {}", node.op))?;
+        op.infer(&Signature { outputs: Vec::new(), ..Signature::of(graph, node) }).map_err(|e| e.to_string())
+    }
+
+    fn facts(&self, graph: &graph::Graph, node: graph::NodeId) -> Result<Facts, String> {
+        let node = graph.node(node);
+        let op = find(&node.op).ok_or_else(|| format!("unknown operator {}", node.op))?;
+        Ok(op.facts(&Signature::of(graph, node)))
+    }
+
+    fn numeric_class(&self, op: &str) -> Option<u32> {
+        find(op).map(|op| op.numeric_class())
+    }
+}
 
 /// The operator with this name in graphs.
 pub fn find(name: &str) -> Option<&'static dyn OpDef> {

@@ -1,1 +1,19 @@
-//! placeholder
+//! What a schedule is: the plan file, its wire form, its text forms and its validator.
+//!
+//! A plan is a contract between the compiler and a runtime. It holds ids and numbers, never source, binaries or paths; weights are
+//! named, not contained. The runtime obeys it or refuses it. [`validate`] says what a right plan is, and knows neither the planner nor
+//! a runtime.
+
+mod numerics;
+mod show;
+mod types;
+mod validate;
+mod wire;
+
+pub use numerics::numerics;
+pub use show::show;
+pub use types::{
+    ALIGNMENT, Certificate, Device, Guard, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align,
+};
+pub use validate::{Replay, ValidateError, validate};
+pub use wire::{MAGIC, VERSION, WireError, from_bytes, to_bytes};

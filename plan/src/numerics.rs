@@ -1,0 +1,28 @@
+//! The numerics hash: equal hash, equal bits.
+
+use crate::{Device, ProgramKind};
+use graph::{Graph, OpFacts};
+
+/// Hashes all that decides the bits of a step: the graph (operators, attributes, types, the order of contributions), the numeric class
+/// of each operator, the device kind and the version of dtrc. Budget, order, places and recomputation do not enter.
+pub fn numerics<'a>(
+    device: Device,
+    programs: impl IntoIterator<Item = (ProgramKind, &'a Graph)>,
+    ops: &dyn OpFacts,
+) -> [u8; 32] {
+    let mut h = blake3::Hasher::new();
+    h.update(env!("CARGO_PKG_VERSION").as_bytes());
+    h.update(device.to_string().as_bytes());
+    for (kind, g) in programs {
+        h.update(kind.to_string().as_bytes());
+        for n in &g.nodes {
+            h.update(format!("{}#{:?}", n.op, ops.numeric_class(&n.op)).as_bytes());
+        }
+        // The wire form of a graph is canonical, so its bytes stand for all the rest.
+        match postcard::to_stdvec(g) {
+            Ok(bytes) => h.update(&bytes),
+            Err(e) => h.update(e.to_string().as_bytes()),
+        };
+    }
+    *h.finalize().as_bytes()
+}

@@ -1,0 +1,213 @@
+//! The plan as data.
+
+use graph::{Graph, Init, NodeId, StateKind, TensorType, ValueId};
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+/// Every storage starts at a multiple of this many bytes and is counted in such units.
+pub const ALIGNMENT: u64 = 256;
+
+/// `bytes` rounded up to the alignment; saturates.
+pub const fn align(bytes: u64) -> u64 {
+    match bytes.checked_next_multiple_of(ALIGNMENT) {
+        Some(n) => n,
+        None => u64::MAX - u64::MAX % ALIGNMENT,
+    }
+}
+
+/// The kind of device a plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum Device {
+    Cpu,
+    Cuda,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Device::Cpu => "cpu",
+            Device::Cuda => "cuda",
+        })
+    }
+}
+
+/// A plan: the state that outlives a step, and the programs that run over it in one arena.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name of the model, for people.
+    pub model: String,
+    /// The device kind it was made for.
+    pub device: Device,
+    /// The budget it was made for, in bytes.
+    pub budget: u64,
+    /// Bytes of the arena: what the runtime takes. At most the budget.
+    pub arena: u64,
+    /// Everything that decides the bits of a result, hashed; see [`crate::numerics`].
+    pub numerics: [u8; 32],
+    /// Which planner and solver made it, for people.
+    pub provenance: String,
+    /// State at fixed offsets at the arena's low end, the same for all programs, in order of offset.
+    pub state: Vec<StateEntry>,
+    /// Bytes of the state section, aligned.
+    pub state_bytes: u64,
+    /// The programs.
+    pub programs: Vec<Program>,
+}
+
+/// A tensor that outlives a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StateEntry {
+    /// Its name; programs refer to it by the name of their graph's state.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: StateKind,
+    /// Element type and extents.
+    pub ty: TensorType,
+    /// First byte in the arena.
+    pub offset: u64,
+    /// What it holds before the first step.
+    pub init: Init,
+    /// BLAKE3 of the elements before the first step, where they were there at compile time.
+    pub hash: Option<[u8; 32]>,
+}
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramKind {
+    /// A whole training step.
+    Train,
+    /// A part of a step that adds its gradients to the accumulators.
+    Micro,
+    /// The last part of a step, which also updates the parameters.
+    Last,
+    /// Outputs only.
+    Infer,
+}
+
+impl fmt::Display for ProgramKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ProgramKind::Train => "train",
+            ProgramKind::Micro => "micro",
+            ProgramKind::Last => "last",
+            ProgramKind::Infer => "infer",
+        })
+    }
+}
+
+/// When a program may run: bounds on named sizes. Offsets are computed at the upper bounds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guard {
+    /// (name, least, greatest).
+    pub dims: Vec<(Arc<str>, u64, u64)>,
+}
+
+/// A graph and the order, places and lifetimes in which it runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// What it is for.
+    pub kind: ProgramKind,
+    /// When it may run.
+    pub guard: Guard,
+    /// What is computed.
+    pub graph: Graph,
+    /// Offsets of the graph's inputs, in order; live from the start.
+    pub inputs: Vec<u64>,
+    /// What runs, in order.
+    pub steps: Vec<Step>,
+    /// What the planner claims; live peak and arena are checked by the validator.
+    pub certificate: Certificate,
+}
+
+/// One entry of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// Runs a node.
+    Run(Run),
+    /// Copies a storage between spaces. Not used by version 1 planners.
+    Copy {
+        /// The value whose instance moves.
+        value: ValueId,
+        /// Target space.
+        space: u8,
+        /// Target offset.
+        offset: u64,
+        /// Queue it runs on.
+        queue: u8,
+    },
+    /// Makes a queue wait for another. Not used by version 1 planners.
+    Wait {
+        /// The queue that waits.
+        queue: u8,
+        /// The queue it waits for.
+        on: u8,
+    },
+}
+
+/// The execution of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its implementations.
+    pub implementation: u8,
+    /// Queue it runs on; 0 on the CPU.
+    pub queue: u8,
+    /// Where each output lies.
+    pub outputs: Vec<Place>,
+    /// Offset of the workspace; `None` if the implementation needs none.
+    pub workspace: Option<u64>,
+    /// Values whose instances end after this step, in id order.
+    pub drops: Vec<ValueId>,
+}
+
+/// Where an output lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Place {
+    /// On a storage of its own.
+    New {
+        /// 0 is the device arena; others are room for offloading.
+        space: u8,
+        /// First byte.
+        offset: u64,
+    },
+    /// On the storage of input `input`, whose instance ends here.
+    Overwrite {
+        /// Position among the node's inputs.
+        input: u32,
+    },
+    /// On the storage of input `input`, which lives on; the byte offset is the operator's fact.
+    View {
+        /// Position among the node's inputs.
+        input: u32,
+    },
+    /// In the place of the state at input `input`: the commit.
+    Commit {
+        /// Position among the node's inputs.
+        input: u32,
+    },
+}
+
+/// What is claimed of a program.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Certificate {
+    /// Greatest number of live bytes at any step, state included.
+    pub live_peak: u64,
+    /// Bytes that the program needs from the arena, gaps and state included.
+    pub arena: u64,
+    /// Arena of the best plan without recomputation.
+    pub keep_all: u64,
+    /// Peak in file order without overwriting.
+    pub naive_peak: u64,
+    /// Predicted time of the step, nanoseconds.
+    pub time_ns: u64,
+    /// Predicted time without recomputation, nanoseconds.
+    pub base_time_ns: u64,
+    /// Proven lower bound on the extra time of any plan within the budget, nanoseconds.
+    pub lower_bound_ns: Option<u64>,
+    /// The strategy whose plan was the best.
+    pub strategy: String,
+    /// Why the search ended.
+    pub stop_reason: String,
+}

@@ -1,0 +1,446 @@
+//! What a right plan is.
+//!
+//! The validator replays each program and checks:
+//!
+//! 1. The graph is well formed, and every type follows from the operators.
+//! 2. State entries lie in the state section without overlap, and every state of a program is one of them.
+//! 3. A step reads only instances that are live; after a commit nothing reads the old version or a view of it.
+//! 4. Storages that are live together do not overlap, workspaces included, and all lie in the arena.
+//! 5. Views, overwrites, commits and implementations are the operators' facts; what is overwritten is not read any more.
+//! 6. A node that must not run twice does not; every state with a new version is committed, once.
+//! 7. Outputs are live at the end. Live peak and arena are the certified ones; the arena is at most the budget.
+//! 8. The numerics hash is that of the graphs.
+
+use crate::{ALIGNMENT, Place, Plan, Program, Run, Step, align, numerics};
+use graph::{Facts, OpFacts, StateId, ValueDef, ValueId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A plan that must not run: where and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid plan: {at}: {what}")]
+pub struct ValidateError {
+    /// Program and step, with the node's name.
+    pub at: String,
+    /// The broken rule.
+    pub what: String,
+}
+
+/// What the replay of a program found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Live bytes while each step runs, state included.
+    pub live: Vec<u64>,
+    /// Greatest of them.
+    pub peak: u64,
+    /// First step at which it is reached.
+    pub peak_step: usize,
+    /// First byte after everything.
+    pub arena: u64,
+    /// Steps that run a node for at least the second time.
+    pub recomputed: Vec<usize>,
+}
+
+/// Checks every rule in the module's list. Returns the replay of each program.
+pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateError> {
+    let fail = |what: String| Err(ValidateError { at: "plan".to_owned(), what });
+    if plan.arena > plan.budget {
+        return fail(format!(
+            "the arena of {} bytes is larger than the budget of {}",
+            plan.arena, plan.budget
+        ));
+    }
+    let mut end = 0u64;
+    let mut names = BTreeSet::new();
+    for s in &plan.state {
+        let bytes = s.ty.bytes().map(align);
+        let stop = bytes.and_then(|b| s.offset.checked_add(b));
+        match stop {
+            Some(stop) if s.offset >= end && s.offset % ALIGNMENT == 0 && stop <= plan.state_bytes => {
+                end = stop
+            }
+            _ => {
+                return fail(format!(
+                    "state {:?} overlaps another or lies outside of the state section",
+                    s.name
+                ));
+            }
+        }
+        if !names.insert(&s.name) {
+            return fail(format!("two states have the name {:?}", s.name));
+        }
+    }
+    if plan.state_bytes > plan.arena || plan.state_bytes % ALIGNMENT != 0 {
+        return fail("the state section is larger than the arena or not aligned".to_owned());
+    }
+    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
+    if numerics(plan.device, graphs, ops) != plan.numerics {
+        return fail("the numerics hash is not that of the programs".to_owned());
+    }
+    plan.programs.iter().enumerate().map(|(i, p)| Walk::new(plan, p, i, ops)?.run()).collect()
+}
+
+/// A storage: an interval of the arena and the values whose instances lie on it.
+struct Storage {
+    start: u64,
+    bytes: u64,
+    holders: BTreeSet<ValueId>,
+    owner: Owner,
+}
+
+/// Whose memory a storage is.
+#[derive(Clone, Copy, PartialEq)]
+enum Owner {
+    /// Its own part of the arena.
+    Arena,
+    /// The state section: the version before the step.
+    Old(StateId),
+    /// The state section: the version after the commit.
+    New,
+}
+
+struct Walk<'a> {
+    plan: &'a Plan,
+    program: &'a Program,
+    at: String,
+    ops: &'a dyn OpFacts,
+    storages: Vec<Storage>,
+    /// Live storages outside of the state section by first byte.
+    live: BTreeMap<u64, usize>,
+    live_bytes: u64,
+    /// Where the live instance of a value lies: storage and byte offset on it.
+    instances: Vec<Option<(usize, u64)>>,
+    committed: Vec<bool>,
+    runs: Vec<u32>,
+    replay: Replay,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        plan: &'a Plan,
+        program: &'a Program,
+        index: usize,
+        ops: &'a dyn OpFacts,
+    ) -> Result<Self, ValidateError> {
+        let g = &program.graph;
+        let at = format!("program {index} ({})", program.kind);
+        graph::verify(g).map_err(|e| ValidateError { at: at.clone(), what: e.to_string() })?;
+        let mut w = Walk {
+            plan,
+            program,
+            at,
+            ops,
+            storages: Vec::new(),
+            live: BTreeMap::new(),
+            live_bytes: plan.state_bytes,
+            instances: vec![None; g.values.len()],
+            committed: vec![false; g.states.len()],
+            runs: vec![0; g.nodes.len()],
+            replay: Replay { arena: plan.state_bytes, ..Replay::default() },
+        };
+        for n in 0..g.nodes.len() {
+            let id = graph::NodeId(n as u32);
+            w.at = format!("program {index} ({}), node {:?}", program.kind, g.node(id).name);
+            let types = ops.infer(g, id).map_err(|e| w.error(e))?;
+            if types.len() != g.node(id).outputs.len()
+                || !types.iter().zip(&g.node(id).outputs).all(|(t, o)| t == g.ty(*o))
+            {
+                return Err(w.error("its types do not follow from its operator".to_owned()));
+            }
+        }
+        w.at = format!("program {index} ({})", program.kind);
+        let entries: BTreeMap<&str, _> = plan.state.iter().map(|e| (&*e.name, e)).collect();
+        for (i, s) in g.states.iter().enumerate() {
+            let e = entries.get(&*s.name).filter(|e| &e.ty == g.ty(s.input));
+            let e = e.ok_or_else(|| {
+                w.error(format!("state {:?} is not in the state section with its type", s.name))
+            })?;
+            let bytes = align(e.ty.bytes().unwrap_or(0));
+            w.instances[s.input.index()] = Some((w.storages.len(), 0));
+            w.storages.push(Storage {
+                start: e.offset,
+                bytes,
+                holders: BTreeSet::from([s.input]),
+                owner: Owner::Old(StateId(i as u32)),
+            });
+        }
+        if program.inputs.len() != g.inputs.len() {
+            return Err(w.error("the number of input offsets is wrong".to_owned()));
+        }
+        for (i, offset) in g.inputs.iter().zip(&program.inputs) {
+            let storage = w.allocate(*offset, w.bytes(i.value)?, Some(i.value))?;
+            w.instances[i.value.index()] = Some((storage, 0));
+        }
+        Ok(w)
+    }
+
+    fn error(&self, what: String) -> ValidateError {
+        ValidateError { at: self.at.clone(), what }
+    }
+
+    fn name(&self, v: ValueId) -> String {
+        format!("{:?}", self.program.graph.value(v).name)
+    }
+
+    fn bytes(&self, v: ValueId) -> Result<u64, ValidateError> {
+        let bytes = self.program.graph.ty(v).bytes();
+        bytes.map(align).ok_or_else(|| self.error(format!("the size of {} is unknown", self.name(v))))
+    }
+
+    /// Takes `[start, start + bytes)` of the arena for a live storage.
+    fn allocate(&mut self, start: u64, bytes: u64, holder: Option<ValueId>) -> Result<usize, ValidateError> {
+        let end =
+            start.checked_add(bytes).filter(|e| *e <= self.plan.arena && start >= self.plan.state_bytes);
+        let end = end.ok_or_else(|| {
+            self.error(format!("{bytes} bytes at {start} lie outside of the arena's free part"))
+        })?;
+        if start % ALIGNMENT != 0 {
+            return Err(self.error(format!("offset {start} is not a multiple of {ALIGNMENT}")));
+        }
+        let before = self.live.range(..end).next_back().map(|(_, s)| &self.storages[*s]);
+        if let Some(s) = before.filter(|s| s.start + s.bytes > start) {
+            let other = s.holders.iter().next().map_or_else(|| "the workspace".to_owned(), |v| self.name(*v));
+            return Err(self.error(format!("{bytes} bytes at {start} overlap {other}, which is live")));
+        }
+        let id = self.storages.len();
+        self.storages.push(Storage {
+            start,
+            bytes,
+            holders: holder.into_iter().collect(),
+            owner: Owner::Arena,
+        });
+        if bytes > 0 {
+            self.live.insert(start, id);
+        }
+        self.live_bytes += bytes;
+        self.replay.arena = self.replay.arena.max(end);
+        Ok(id)
+    }
+
+    fn release(&mut self, storage: usize) {
+        let s = &self.storages[storage];
+        if s.owner == Owner::Arena {
+            self.live_bytes -= s.bytes;
+            if s.bytes > 0 {
+                self.live.remove(&s.start);
+            }
+        }
+    }
+
+    /// Ends the instance of a value; its storage goes with the last one.
+    fn drop_value(&mut self, v: ValueId) -> Result<(), ValidateError> {
+        let (storage, _) = self.instances[v.index()]
+            .take()
+            .ok_or_else(|| self.error(format!("drops {}, which is not live", self.name(v))))?;
+        let s = &mut self.storages[storage];
+        s.holders.remove(&v);
+        if s.holders.is_empty() {
+            self.release(storage);
+        }
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<Replay, ValidateError> {
+        let base = self.at.clone();
+        for (i, step) in self.program.steps.iter().enumerate() {
+            let Step::Run(run) = step else {
+                self.at = format!("{base}, step {i}");
+                return Err(self.error("copy and wait steps are not used by this version".to_owned()));
+            };
+            let node = self.program.graph.nodes.get(run.node.index());
+            let node = node.ok_or_else(|| self.error(format!("step {i} runs a node that does not exist")))?;
+            self.at = format!("{base}, step {i} ({:?})", node.name);
+            self.step(i, run)?;
+        }
+        self.at = base;
+        let g = &self.program.graph;
+        for o in &g.outputs {
+            if self.instances[o.index()].is_none() {
+                return Err(self.error(format!("output {} is not live at the end", self.name(*o))));
+            }
+        }
+        for (s, state) in g.states.iter().enumerate() {
+            if state.output.is_some() != self.committed[s] {
+                return Err(self.error(format!("state {:?} is not committed exactly once", state.name)));
+            }
+        }
+        let c = &self.program.certificate;
+        if c.live_peak != self.replay.peak || c.arena != self.replay.arena {
+            let found = format!("live peak {} and arena {}", self.replay.peak, self.replay.arena);
+            return Err(self.error(format!(
+                "the certificate says live peak {} and arena {}, the replay {found}",
+                c.live_peak, c.arena
+            )));
+        }
+        Ok(self.replay)
+    }
+
+    fn step(&mut self, index: usize, run: &Run) -> Result<(), ValidateError> {
+        let node = self.program.graph.node(run.node);
+        let facts = self.ops.facts(&self.program.graph, run.node).map_err(|e| self.error(e))?;
+        let implementation = facts.implementations.get(usize::from(run.implementation));
+        let implementation =
+            *implementation.ok_or_else(|| self.error("no such implementation".to_owned()))?;
+        if self.runs[run.node.index()] > 0 {
+            if facts.once || !facts.commits.is_empty() {
+                return Err(self.error("runs twice, but must not".to_owned()));
+            }
+            self.replay.recomputed.push(index);
+        }
+        self.runs[run.node.index()] += 1;
+        for v in node.inputs.iter().flatten() {
+            let Some((storage, _)) = self.instances[v.index()] else {
+                return Err(self.error(format!("reads {}, which is not live", self.name(*v))));
+            };
+            if let Owner::Old(s) = self.storages[storage].owner
+                && self.committed[s.index()]
+            {
+                return Err(self
+                    .error(format!("reads the old version of a committed state through {}", self.name(*v))));
+            }
+        }
+        if run.outputs.len() != node.outputs.len() {
+            return Err(self.error("the number of places is not the number of outputs".to_owned()));
+        }
+        // A second execution makes new instances; old ones must have been dropped before.
+        for o in &node.outputs {
+            if self.instances[o.index()].is_some() {
+                return Err(
+                    self.error(format!("makes {} anew while an instance of it is live", self.name(*o)))
+                );
+            }
+        }
+        let workspace = align(implementation.workspace);
+        let scratch = match (run.workspace, workspace) {
+            (None, 0) => None,
+            (Some(at), w) if w > 0 => Some(self.allocate(at, w, None)?),
+            _ => return Err(self.error("the workspace is not the implementation's".to_owned())),
+        };
+        let mut taken = BTreeSet::new();
+        for (o, place) in run.outputs.iter().enumerate() {
+            self.place(o, *place, run, &facts, &mut taken)?;
+        }
+        self.replay.live.push(self.live_bytes);
+        if self.live_bytes > self.replay.peak {
+            (self.replay.peak, self.replay.peak_step) = (self.live_bytes, index);
+        }
+        if let Some(s) = scratch {
+            self.release(s);
+        }
+        for v in &run.drops {
+            if v.index() >= self.instances.len() {
+                return Err(self.error("drops a value that does not exist".to_owned()));
+            }
+            if matches!(self.program.graph.value(*v).def, ValueDef::State(_)) {
+                return Err(self.error(format!("drops the state {}", self.name(*v))));
+            }
+            self.drop_value(*v)?;
+        }
+        // What was overwritten must be dead now: nobody holds the storage but its new value.
+        for (storage, o) in taken {
+            if self.storages[storage].holders.iter().any(|h| *h != o) {
+                return Err(
+                    self.error(format!("overwrites a storage that is still read, with {}", self.name(o)))
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        o: usize,
+        place: Place,
+        run: &Run,
+        facts: &Facts,
+        taken: &mut BTreeSet<(usize, ValueId)>,
+    ) -> Result<(), ValidateError> {
+        let node = self.program.graph.node(run.node);
+        let value = node.outputs[o];
+        let is_view = facts.views.iter().find(|v| v.output == o);
+        let is_commit = facts.commits.iter().find(|c| c.0 == o);
+        let source = |input: u32| {
+            let v = node.inputs.get(input as usize).copied().flatten();
+            v.ok_or_else(|| self.error(format!("output {o} lies on input {input}, which is not there")))
+        };
+        let instance = match place {
+            Place::New { space, offset } => {
+                if space != 0 {
+                    return Err(self.error("only space 0 is used by this version".to_owned()));
+                }
+                if is_view.is_some() || is_commit.is_some() {
+                    return Err(
+                        self.error(format!("output {o} is a view or a commit and has no storage of its own"))
+                    );
+                }
+                (self.allocate(offset, self.bytes(value)?, Some(value))?, 0)
+            }
+            Place::View { input } => {
+                let fact = is_view.filter(|v| v.input == input as usize);
+                let fact =
+                    *fact.ok_or_else(|| self.error(format!("output {o} is no view of input {input}")))?;
+                let v = source(input)?;
+                let (storage, at) =
+                    self.instances[v.index()].ok_or_else(|| self.error("no source".to_owned()))?;
+                let end = at
+                    .checked_add(fact.offset)
+                    .and_then(|s| s.checked_add(self.program.graph.ty(value).bytes()?));
+                if end.is_none_or(|e| e > self.storages[storage].bytes) {
+                    return Err(self.error(format!("output {o} reaches beyond its source")));
+                }
+                self.storages[storage].holders.insert(value);
+                (storage, at + fact.offset)
+            }
+            Place::Overwrite { input } => {
+                if !facts.overwrites.contains(&(o, input as usize)) {
+                    return Err(self.error(format!("output {o} may not overwrite input {input}")));
+                }
+                let v = source(input)?;
+                let (storage, at) =
+                    self.instances[v.index()].ok_or_else(|| self.error("no source".to_owned()))?;
+                let s = &self.storages[storage];
+                if s.owner != Owner::Arena || at != 0 || self.bytes(value)? > s.bytes {
+                    return Err(self.error(format!("output {o} cannot take the storage of {}", self.name(v))));
+                }
+                if taken.iter().any(|(t, _)| *t == storage) {
+                    return Err(self.error("two outputs overwrite one storage".to_owned()));
+                }
+                taken.insert((storage, value));
+                self.storages[storage].holders.insert(value);
+                (storage, 0)
+            }
+            Place::Commit { input } => {
+                if is_commit != Some(&(o, input as usize)) {
+                    return Err(self.error(format!("output {o} does not commit input {input}")));
+                }
+                let v = source(input)?;
+                let ValueDef::State(s) = self.program.graph.value(v).def else {
+                    return Err(self.error(format!("{} is not a state", self.name(v))));
+                };
+                if self.program.graph.states[s.index()].output != Some(value) {
+                    return Err(self.error(format!(
+                        "{} is not the new version of {}",
+                        self.name(value),
+                        self.name(v)
+                    )));
+                }
+                if std::mem::replace(&mut self.committed[s.index()], true) {
+                    return Err(self.error("a state is committed twice".to_owned()));
+                }
+                let Some((storage, _)) = self.instances[v.index()] else {
+                    return Err(self.error("no source".to_owned()));
+                };
+                // The new version lies where the old one was; as a storage it is another one.
+                let Storage { start, bytes, .. } = self.storages[storage];
+                self.storages.push(Storage {
+                    start,
+                    bytes,
+                    holders: BTreeSet::from([value]),
+                    owner: Owner::New,
+                });
+                (self.storages.len() - 1, 0)
+            }
+        };
+        self.instances[value.index()] = Some(instance);
+        Ok(())
+    }
+}
