@@ -1,7 +1,8 @@
 //! Dependencies between nodes, as a petgraph graph, and what is derived from them.
 
-use crate::{Graph, NodeId};
+use crate::{Graph, Init, NodeId, State, StateId, StateKind, ValueDef, ValueId};
 use petgraph::{Direction, algo::toposort, graph::DiGraph, visit::Dfs};
+use std::collections::BTreeSet;
 
 /// The nodes as a petgraph graph: an edge from each producer to each reader. Node indices equal [`NodeId`]s.
 pub fn dependencies(graph: &Graph) -> DiGraph<(), ()> {
@@ -43,4 +44,64 @@ pub fn ancestors(deps: &DiGraph<(), ()>, of: &[NodeId]) -> Vec<bool> {
         of.iter().all(|n| deps.neighbors_directed(n.0.into(), Direction::Incoming).all(|p| seen[p.index()]))
     );
     seen
+}
+
+impl Graph {
+    /// Puts the nodes into a topological order that changes as little as possible: of the nodes that could come next, always the one
+    /// that stood first. Needed after an input was added to a node.
+    pub fn restore_order(&mut self) -> Result<(), NodeId> {
+        let deps = dependencies(self);
+        let mut missing: Vec<usize> =
+            deps.node_indices().map(|n| deps.neighbors_directed(n, Direction::Incoming).count()).collect();
+        let mut ready: BTreeSet<usize> = (0..missing.len()).filter(|n| missing[*n] == 0).collect();
+        let mut order = Vec::with_capacity(missing.len());
+        while let Some(n) = ready.pop_first() {
+            order.push(n);
+            for r in deps.neighbors_directed((n as u32).into(), Direction::Outgoing) {
+                missing[r.index()] -= 1;
+                if missing[r.index()] == 0 {
+                    ready.insert(r.index());
+                }
+            }
+        }
+        if order.len() < missing.len() {
+            let stuck = (0..missing.len()).find(|n| missing[*n] > 0).unwrap_or(0);
+            return Err(NodeId(stuck as u32));
+        }
+        let mut new_index = vec![0u32; order.len()];
+        for (new, old) in order.iter().enumerate() {
+            new_index[*old] = new as u32;
+        }
+        for v in &mut self.values {
+            if let ValueDef::Node { node, .. } = &mut v.def {
+                *node = NodeId(new_index[node.index()]);
+            }
+        }
+        let mut nodes: Vec<Option<crate::Node>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        self.nodes = order.iter().filter_map(|n| nodes[*n].take()).collect();
+        Ok(())
+    }
+
+    /// Turns every constant that a node reads into a frozen state, so that it has a place in the state section.
+    pub fn lift_constants(&mut self) {
+        let mut read = vec![false; self.values.len()];
+        for v in self.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&self.outputs) {
+            read[v.index()] = true;
+        }
+        for (i, v) in self.values.iter_mut().enumerate() {
+            let ValueDef::Constant(literal) = &v.def else { continue };
+            if !read[i] {
+                continue;
+            }
+            self.states.push(State {
+                name: v.name.clone(),
+                kind: StateKind::Frozen,
+                input: ValueId(i as u32),
+                output: None,
+                init: Init::Literal(literal.clone()),
+            });
+            v.def = ValueDef::State(StateId(self.states.len() as u32 - 1));
+        }
+    }
 }

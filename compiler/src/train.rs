@@ -1,0 +1,456 @@
+//! From a model to its training step: loss, gradients, optimizer, commits.
+//!
+//! Every commit takes a guard, the finiteness of the loss, so that a step whose loss is NaN or infinite leaves the state as it was; for
+//! the same reason nothing is committed before the last operation that may refuse its data.
+
+use graph::{
+    Attrs, DType, Dim, Graph, Init, InputRole, NodeId, Shape, StateId, StateKind, TensorType, ValueDef,
+    ValueId,
+};
+use ops::{
+    Builder, OpError,
+    grad::{GradError, backward},
+};
+use plan::ProgramKind;
+use serde::{Deserialize, Serialize};
+
+/// Which loss is trained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Loss {
+    /// A scalar output of the model, by name.
+    Output(String),
+    /// Mean cross entropy between an output (logits) and integer labels.
+    CrossEntropy,
+    /// Mean negative log likelihood of an output (log probabilities) at integer labels.
+    Nll,
+    /// Mean squared error.
+    Mse,
+    /// Mean binary cross entropy of an output (probabilities).
+    Bce,
+}
+
+/// How parameters move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Optimizer {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// 0 for none.
+        momentum: f64,
+        /// Nesterov's form of momentum.
+        nesterov: bool,
+        /// L2 penalty.
+        weight_decay: f64,
+    },
+    /// Adam; AdamW when `decoupled`.
+    Adam {
+        /// Decay of the first moment.
+        beta1: f64,
+        /// Decay of the second moment.
+        beta2: f64,
+        /// Added to the denominator.
+        eps: f64,
+        /// Weight decay.
+        weight_decay: f64,
+        /// Decay the weights themselves (AdamW).
+        decoupled: bool,
+    },
+}
+
+/// What a training step is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainOptions {
+    /// `None`: the model's only scalar floating-point output.
+    pub loss: Option<Loss>,
+    /// The output that the loss reads; `None`: the first.
+    pub output: Option<String>,
+    /// Name of the label input.
+    pub label: String,
+    /// Class axis of the output; `None`: the last for three axes, otherwise the second.
+    pub class_axis: Option<i64>,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// Largest global norm of the gradients.
+    pub clip_norm: Option<f64>,
+    /// Parts of a step whose gradients are added; at least 1.
+    pub accumulate: u32,
+    /// Names of the states to train.
+    pub trainable: Vec<String>,
+}
+
+/// Why there is no training step.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TrainError {
+    /// The named output does not exist.
+    #[error("the model has no output {name:?}; it has {}", .available.join(", "))]
+    NoOutput {
+        /// The name asked for.
+        name: String,
+        /// The outputs there are.
+        available: Vec<String>,
+    },
+    /// The loss output is not a floating-point scalar.
+    #[error("output {name:?} is {ty}; a loss is a floating-point scalar")]
+    NotScalar {
+        /// Output name.
+        name: String,
+        /// Its type.
+        ty: String,
+    },
+    /// Nothing is trained.
+    #[error("no parameter is trainable: see --list-trainable, --train and --freeze")]
+    NothingToTrain,
+    /// The loss does not depend on any trainable parameter.
+    #[error("the loss does not depend on any trainable parameter")]
+    NoGradient,
+    /// The loss does not fit the output.
+    #[error("loss on output {output:?}: {error}")]
+    Loss {
+        /// Output name.
+        output: String,
+        /// Why.
+        error: OpError,
+    },
+    /// A gradient cannot be written.
+    #[error(transparent)]
+    Gradient(#[from] GradError),
+    /// The update of a parameter cannot be written.
+    #[error("update of {parameter:?}: {error}")]
+    Update {
+        /// State name.
+        parameter: String,
+        /// Why.
+        error: OpError,
+    },
+    /// The step depends on itself.
+    #[error("node {0:?} depends on itself")]
+    Cycle(String),
+}
+
+/// The training step of a kind ([`ProgramKind::Train`], `Micro` or `Last`) and the names of parameters that get no gradient.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingStep {
+    /// The step; its only output is the loss.
+    pub graph: Graph,
+    /// Parameters the loss does not reach.
+    pub unreached: Vec<String>,
+    /// Gradient of each trained parameter, by state name. The values are in `graph` only while `keep_gradients` holds them as outputs.
+    pub gradients: Vec<(String, ValueId)>,
+}
+
+/// Whether the model has a loss without being told: `Some(name)` of its only scalar floating-point output.
+pub fn find_loss(forward: &Graph) -> Option<String> {
+    let scalar = |v: &&ValueId| {
+        let t = forward.ty(**v);
+        t.dtype.is_float() && t.shape.elements() == Some(1) && t.shape.rank() <= 1
+    };
+    let mut found = forward.outputs.iter().filter(scalar);
+    match (found.next(), found.next()) {
+        (Some(v), None) => Some(forward.value(*v).name.to_string()),
+        _ => None,
+    }
+}
+
+/// Builds the training step over a forward graph. With `keep_gradients` the gradients are outputs as well and nothing is updated.
+pub fn training_step(
+    forward: &Graph,
+    options: &TrainOptions,
+    kind: ProgramKind,
+    keep_gradients: bool,
+) -> Result<TrainingStep, TrainError> {
+    let mut graph = forward.clone();
+    let mut parameters = Vec::new();
+    for s in &mut graph.states {
+        let float = matches!(forward.ty(s.input).dtype, DType::F32 | DType::F64);
+        if float && options.trainable.iter().any(|n| **n == *s.name) {
+            s.kind = StateKind::Parameter;
+            parameters.push(s.input);
+        }
+    }
+    if parameters.is_empty() {
+        return Err(TrainError::NothingToTrain);
+    }
+    let mut b = Builder::new(&mut graph);
+    let loss = attach_loss(&mut b, options)?;
+    let wrap = |error| TrainError::Loss { output: "loss".to_owned(), error };
+    let loss_ty = b.ty(loss).clone();
+    b.set_scope("grad/loss");
+    let one = graph::Literal::filled(
+        loss_ty.dtype,
+        vec![1; loss_ty.shape.rank()],
+        1.0 / f64::from(options.accumulate.max(1)),
+    );
+    let seed = one.map_err(|e| wrap(OpError::invalid(e.to_string())))?;
+    let seed = b.constant(seed);
+    let gradients = backward(&mut b, &[(loss, seed)], &parameters)?;
+    let name = |b: &Builder<'_>, v: ValueId| b.graph().value(v).name.to_string();
+    let unreached: Vec<String> =
+        parameters.iter().zip(&gradients).filter(|(_, g)| g.is_none()).map(|(p, _)| name(&b, *p)).collect();
+    let pairs: Vec<(ValueId, ValueId)> =
+        parameters.iter().zip(&gradients).filter_map(|(p, g)| Some((*p, (*g)?))).collect();
+    if pairs.is_empty() {
+        return Err(TrainError::NoGradient);
+    }
+    let named: Vec<(String, ValueId)> = pairs.iter().map(|(p, g)| (name(&b, *p), *g)).collect();
+    if keep_gradients {
+        b.graph_mut().states.iter_mut().for_each(|s| s.output = None);
+        graph.outputs = std::iter::once(loss).chain(pairs.iter().map(|(_, g)| *g)).collect();
+    } else {
+        b.set_scope("step");
+        let ok = b.call("IsFinite", &[loss]).map_err(wrap)?;
+        guard_statistics(b.graph_mut(), ok);
+        update(&mut b, options, kind, &pairs, ok)?;
+        graph.outputs = vec![loss];
+    }
+    graph.restore_order().map_err(|n| TrainError::Cycle(graph.node(n).name.to_string()))?;
+    let before: Vec<String> = named_values(&graph, &named);
+    let graph = graph.pruned();
+    let gradients = named
+        .iter()
+        .zip(before)
+        .filter_map(|((p, _), v): (&(String, ValueId), String)| {
+            let id = graph.values.iter().position(|x| *x.name == *v)?;
+            Some((p.clone(), ValueId(id as u32)))
+        })
+        .collect();
+    Ok(TrainingStep { graph, unreached, gradients })
+}
+
+fn named_values(graph: &Graph, pairs: &[(String, ValueId)]) -> Vec<String> {
+    pairs.iter().map(|(_, v)| graph.value(*v).name.to_string()).collect()
+}
+
+/// Commits of running statistics wait for the guard, too.
+fn guard_statistics(graph: &mut Graph, ok: ValueId) {
+    let commits: Vec<NodeId> =
+        graph.states.iter().filter_map(|s| s.output).filter_map(|v| graph.producer(v)).collect();
+    for n in commits {
+        let node = &mut graph.nodes[n.index()];
+        if &*node.op == "RunningUpdate" {
+            node.inputs.resize(3, None);
+            node.inputs[2] = Some(ok);
+        }
+    }
+}
+
+fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {
+    let outputs = b.graph().outputs.clone();
+    let names: Vec<String> = outputs.iter().map(|v| b.graph().value(*v).name.to_string()).collect();
+    let find = |name: &str| {
+        let at = names.iter().position(|n| n == name);
+        at.map(|i| outputs[i])
+            .ok_or_else(|| TrainError::NoOutput { name: name.to_owned(), available: names.clone() })
+    };
+    let in_model = match &options.loss {
+        None => Some(find_loss(b.graph()).ok_or_else(|| TrainError::NoOutput {
+            name: "a scalar loss".to_owned(),
+            available: names.clone(),
+        })?),
+        Some(Loss::Output(name)) => Some(name.clone()),
+        Some(_) => None,
+    };
+    if let Some(name) = in_model {
+        let v = find(&name)?;
+        let ty = b.ty(v);
+        if !ty.dtype.is_float() || ty.shape.elements() != Some(1) {
+            return Err(TrainError::NotScalar { name, ty: ty.to_string() });
+        }
+        return Ok(v);
+    }
+    let y = match &options.output {
+        Some(name) => find(name)?,
+        None => *outputs
+            .first()
+            .ok_or_else(|| TrainError::NoOutput { name: "any".to_owned(), available: names.clone() })?,
+    };
+    let output = b.graph().value(y).name.to_string();
+    b.set_scope("loss");
+    build_loss(b, options, y).map_err(|error| TrainError::Loss { output, error })
+}
+
+fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result<ValueId, OpError> {
+    let ty = b.ty(y).clone();
+    let rank = ty.shape.rank();
+    match options.loss {
+        Some(Loss::CrossEntropy | Loss::Nll) => {
+            if rank < 2 {
+                return Err(OpError::invalid(format!(
+                    "class scores need at least two axes, not {}",
+                    ty.shape
+                )));
+            }
+            let default = if rank == 3 { 2 } else { 1 };
+            let axis = ops::onnx::normalize_axis(options.class_axis.unwrap_or(default), rank)?;
+            let mut label_dims = ty.shape.0.clone();
+            let classes = label_dims.remove(axis);
+            let label = label_input(b, options, TensorType { dtype: DType::I64, shape: Shape(label_dims) })?;
+            let perm: Vec<i64> = (0..rank).filter(|a| *a != axis).chain([axis]).map(|a| a as i64).collect();
+            let rows = b.ty(label).shape.0.iter().fold(Dim::constant(1), |n, d| n.mul(d));
+            let flat = b.transpose(y, &perm)?;
+            let flat = b.reshape(flat, &Shape(vec![rows.clone(), classes]))?;
+            let label = b.reshape(label, &Shape(vec![rows]))?;
+            let op = if options.loss == Some(Loss::Nll) {
+                "NegativeLogLikelihoodLoss"
+            } else {
+                "SoftmaxCrossEntropyLoss"
+            };
+            b.op(op, Attrs::new().with("reduction", "mean"), &[flat, label])
+        }
+        Some(Loss::Mse) => {
+            let label = label_input(b, options, ty.clone())?;
+            let d = b.call("Sub", &[y, label])?;
+            let square = b.call("Mul", &[d, d])?;
+            mean(b, square)
+        }
+        Some(Loss::Bce) => {
+            // -(t log y + (1 - t) log(1 - y)), logarithms cut off at -100 as is usual.
+            let t = label_input(b, options, ty.clone())?;
+            let one = b.scalar(ty.dtype, 1.0);
+            let cut = Attrs::new().with("min", -100.0).with("max", f64::INFINITY);
+            let log_y = b.call("Log", &[y])?;
+            let log_y = b.op("Clip", cut.clone(), &[log_y])?;
+            let not_y = b.call("Sub", &[one, y])?;
+            let log_not = b.call("Log", &[not_y])?;
+            let log_not = b.op("Clip", cut, &[log_not])?;
+            let not_t = b.call("Sub", &[one, t])?;
+            let (p, q) = (b.call("Mul", &[t, log_y])?, b.call("Mul", &[not_t, log_not])?);
+            let sum = b.call("Add", &[p, q])?;
+            let negative = b.call("Neg", &[sum])?;
+            mean(b, negative)
+        }
+        Some(Loss::Output(_)) | None => Err(OpError::invalid("this loss is an output of the model")),
+    }
+}
+
+fn mean(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
+    let axes: Vec<i64> = (0..b.ty(v).shape.rank() as i64).collect();
+    b.op("ReduceMean", Attrs::new().with("axes", axes).with("keepdims", false), &[v])
+}
+
+fn label_input(b: &mut Builder<'_>, options: &TrainOptions, ty: TensorType) -> Result<ValueId, OpError> {
+    let name = b.unique(&options.label);
+    if *name != *options.label {
+        return Err(OpError::invalid(format!(
+            "the model already has a tensor {:?}: choose another --label",
+            options.label
+        )));
+    }
+    Ok(b.graph_mut().add_input(name, ty, InputRole::Label))
+}
+
+fn role_input(b: &mut Builder<'_>, role: InputRole, name: &str, dtype: DType) -> ValueId {
+    if let Some(v) = b.graph().input_with_role(role) {
+        return v;
+    }
+    let name = b.unique(name);
+    b.graph_mut().add_input(name, TensorType { dtype, shape: Shape::scalar() }, role)
+}
+
+/// Emits accumulation or the optimizer's commits for each (parameter, gradient).
+fn update(
+    b: &mut Builder<'_>,
+    options: &TrainOptions,
+    kind: ProgramKind,
+    pairs: &[(ValueId, ValueId)],
+    ok: ValueId,
+) -> Result<(), TrainError> {
+    let mut gradients = Vec::new();
+    let mut accumulators = Vec::new();
+    let name = |b: &Builder<'_>, v: ValueId| b.graph().value(v).name.to_string();
+    for (p, g) in pairs {
+        let parameter = name(b, *p);
+        let wrap = |error| TrainError::Update { parameter: parameter.clone(), error };
+        if kind == ProgramKind::Train {
+            gradients.push(*g);
+            continue;
+        }
+        b.set_scope(format!("accumulate/{parameter}"));
+        let acc = add_state(b, &format!("{parameter}/grad"), *p, StateKind::Accumulator);
+        accumulators.push(acc);
+        if kind == ProgramKind::Micro {
+            let new = b.call("Accumulate", &[acc, *g, ok]).map_err(wrap)?;
+            set_output(b, acc, new);
+        } else {
+            gradients.push(b.call("Add", &[acc, *g]).map_err(wrap)?);
+        }
+    }
+    if kind == ProgramKind::Micro {
+        return Ok(());
+    }
+    let scale = options.clip_norm.map(|max| clip(b, &gradients, max)).transpose()?;
+    let lr = role_input(b, InputRole::LearningRate, "lr", DType::F32);
+    for (i, (p, _)) in pairs.iter().enumerate() {
+        let parameter = name(b, *p);
+        let wrap = |error| TrainError::Update { parameter: parameter.clone(), error };
+        b.set_scope(format!("update/{parameter}"));
+        let g = gradients[i];
+        match &options.optimizer {
+            Optimizer::Sgd { momentum, nesterov, weight_decay } => {
+                let buffer = (*momentum != 0.0)
+                    .then(|| add_state(b, &format!("{parameter}/momentum"), *p, StateKind::Optimizer));
+                let attrs = Attrs::new()
+                    .with("momentum", *momentum)
+                    .with("nesterov", *nesterov)
+                    .with("weight_decay", *weight_decay);
+                let out = b
+                    .emit("Sgd", attrs, &[Some(*p), Some(g), Some(lr), buffer, scale, Some(ok)])
+                    .map_err(wrap)?;
+                set_output(b, *p, out[0]);
+                if let Some(buffer) = buffer {
+                    set_output(b, buffer, out[1]);
+                }
+            }
+            Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
+                let step = role_input(b, InputRole::Step, "step", DType::I64);
+                let m = add_state(b, &format!("{parameter}/m"), *p, StateKind::Optimizer);
+                let v = add_state(b, &format!("{parameter}/v"), *p, StateKind::Optimizer);
+                let attrs = Attrs::new()
+                    .with("beta1", *beta1)
+                    .with("beta2", *beta2)
+                    .with("eps", *eps)
+                    .with("weight_decay", *weight_decay)
+                    .with("decoupled", *decoupled);
+                let args = [Some(*p), Some(g), Some(lr), Some(m), Some(v), Some(step), scale, Some(ok)];
+                let out = b.emit("Adam", attrs, &args).map_err(wrap)?;
+                for (state, new) in [*p, m, v].into_iter().zip(out) {
+                    set_output(b, state, new);
+                }
+            }
+        }
+        if let Some(acc) = accumulators.get(i) {
+            // The update reads the old sum; the reset waits for it through the new parameter.
+            let new = output_of(b, *p).ok_or_else(|| wrap(OpError::invalid("no update")))?;
+            let zero = b.call("Reset", &[*acc, new]).map_err(wrap)?;
+            set_output(b, *acc, zero);
+        }
+    }
+    Ok(())
+}
+
+fn clip(b: &mut Builder<'_>, gradients: &[ValueId], max: f64) -> Result<ValueId, TrainError> {
+    b.set_scope("clip");
+    let wrap = |error| TrainError::Update { parameter: "gradient norm".to_owned(), error };
+    let mut squares = Vec::new();
+    for g in gradients {
+        squares.push(b.call("SumSquares", &[*g]).map_err(wrap)?);
+    }
+    b.op("ClipScale", Attrs::new().with("max_norm", max), &squares).map_err(wrap)
+}
+
+fn add_state(b: &mut Builder<'_>, name: &str, like: ValueId, kind: StateKind) -> ValueId {
+    let (name, ty) = (b.unique(name), b.ty(like).clone());
+    b.graph_mut().add_state(name, ty, kind, Init::Zeros)
+}
+
+fn state_of(b: &Builder<'_>, v: ValueId) -> Option<StateId> {
+    if let ValueDef::State(s) = b.graph().value(v).def { Some(s) } else { None }
+}
+
+fn set_output(b: &mut Builder<'_>, state: ValueId, new: ValueId) {
+    if let Some(s) = state_of(b, state) {
+        b.graph_mut().states[s.index()].output = Some(new);
+    }
+}
+
+fn output_of(b: &Builder<'_>, state: ValueId) -> Option<ValueId> {
+    b.graph().states[state_of(b, state)?.index()].output
+}
