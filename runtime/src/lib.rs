@@ -1,1 +1,19 @@
-//! placeholder
+//! Executes plans: one arena, fixed addresses, the order of the plan and nothing else.
+//!
+//! [`Session`] is the door: load a plan with its weights, bind inputs, step, read state. The runtime obeys a plan or refuses it. It knows
+//! neither ONNX nor the planner.
+
+mod arena;
+mod available;
+mod cpu;
+mod device;
+mod error;
+mod resolve;
+mod session;
+
+pub use available::{Available, available_memory};
+pub use cpu::CpuDevice;
+pub use device::{Device, LoadedProgram, RunOptions, RunReport};
+pub use error::RuntimeError;
+pub use resolve::{Call, Region, resolve};
+pub use session::{LoadOptions, Session, StepInputs, StepResult, WeightSource};

@@ -1,0 +1,101 @@
+//! Errors of loading and running plans.
+
+use plan::{ValidateError, WireError};
+
+/// Why a plan cannot be loaded or a step cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The file is no plan.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The plan must not run.
+    #[error(transparent)]
+    Invalid(#[from] ValidateError),
+    /// The plan was made for another kind of device.
+    #[error(
+        "the plan was made for {plan}, this device is {device}: compile the model with --device {device}"
+    )]
+    Device {
+        /// Device kind of the plan.
+        plan: String,
+        /// Device kind here.
+        device: String,
+    },
+    /// Less memory than the arena needs.
+    #[error(
+        "the plan needs an arena of {needed} bytes, but only {available} are available ({source_of_limit})"
+    )]
+    NotEnoughMemory {
+        /// Bytes of the arena.
+        needed: u64,
+        /// Bytes there are.
+        available: u64,
+        /// Where the limit comes from.
+        source_of_limit: String,
+    },
+    /// The system refused the memory.
+    #[error("the system refused an arena of {bytes} bytes: {error}")]
+    Allocate {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// A weight is missing or wrong.
+    #[error("weight {name:?}: {what}")]
+    Weight {
+        /// Its name in the model.
+        name: String,
+        /// What is wrong and what to do.
+        what: String,
+    },
+    /// No program of that kind.
+    #[error("the plan has no {0} program")]
+    NoProgram(String),
+    /// An input is missing or has the wrong size.
+    #[error("input {name:?}: {what}")]
+    Input {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// No state or output of that name.
+    #[error("the plan has no {kind} {name:?}")]
+    NoTensor {
+        /// `state` or `output`.
+        kind: &'static str,
+        /// The name asked for.
+        name: String,
+    },
+    /// A node cannot be prepared.
+    #[error("{op} {node:?}: {what}")]
+    Prepare {
+        /// Node name.
+        node: String,
+        /// Operator.
+        op: String,
+        /// Why.
+        what: String,
+    },
+    /// A kernel refused its data. The state is as before the step.
+    #[error("{op} {node:?}: {what}")]
+    Kernel {
+        /// Node name.
+        node: String,
+        /// Operator.
+        op: String,
+        /// Why.
+        what: String,
+    },
+    /// A recomputed value differs from the first one.
+    #[error(
+        "recomputing {node:?} gave other bits than the first time: this is a bug in operator {op}, please report it"
+    )]
+    RecomputeDiffers {
+        /// Node name.
+        node: String,
+        /// Operator.
+        op: String,
+    },
+}

@@ -1,0 +1,256 @@
+//! A loaded plan: state in the arena, programs ready to run.
+
+use crate::{
+    RuntimeError,
+    device::{Device, LoadedProgram, RunOptions, RunReport},
+    resolve::{Region, resolve},
+};
+use graph::{DType, Init, InputRole, TensorType};
+use ops::Registry;
+use plan::{Plan, ProgramKind, Replay, StateEntry, validate};
+use std::collections::BTreeMap;
+
+/// Where weights come from: the model's file, a checkpoint, a test.
+pub trait WeightSource {
+    /// Gives the elements of a weight (little endian, row-major) to `sink`, in order, in pieces of any size.
+    ///
+    /// # Errors
+    ///
+    /// A text for people: the weight is not there, has another type, or cannot be read; or the sink's error.
+    fn load(
+        &mut self,
+        name: &str,
+        ty: &TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String>;
+}
+
+/// How a plan is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Accept weights whose hash is not the plan's (other weights of the same shapes).
+    pub other_weights: bool,
+}
+
+/// Inputs of a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepInputs<'a> {
+    /// Data and labels by input name: elements, little endian, row-major.
+    pub data: &'a [(&'a str, &'a [u8])],
+    /// Learning rate.
+    pub learning_rate: f32,
+    /// Number of the step, from 1.
+    pub step: i64,
+    /// Seed of the counter-based generator.
+    pub seed: i64,
+}
+
+/// What a step gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepResult {
+    /// Outputs in the program's order: name, type, elements.
+    pub outputs: Vec<(String, TensorType, Vec<u8>)>,
+    /// Measurements.
+    pub report: RunReport,
+}
+
+impl StepResult {
+    /// The first output as a number: the loss of a training step.
+    pub fn loss(&self) -> Option<f64> {
+        let (_, ty, bytes) = self.outputs.first()?;
+        match ty.dtype {
+            DType::F32 => Some(f64::from(f32::from_le_bytes(bytes.get(..4)?.try_into().ok()?))),
+            DType::F64 => Some(f64::from_le_bytes(bytes.get(..8)?.try_into().ok()?)),
+            _ => None,
+        }
+    }
+}
+
+struct Loaded {
+    handle: LoadedProgram,
+    outputs: Vec<Region>,
+}
+
+/// A plan with its state on a device.
+pub struct Session {
+    plan: Plan,
+    replays: Vec<Replay>,
+    device: Box<dyn Device>,
+    programs: Vec<Loaded>,
+}
+
+impl Session {
+    /// Validates the plan, takes the arena, streams the weights into it and prepares every program.
+    pub fn load(
+        plan: Plan,
+        mut device: Box<dyn Device>,
+        weights: &mut dyn WeightSource,
+        options: LoadOptions,
+    ) -> Result<Session, RuntimeError> {
+        let replays = validate(&plan, &Registry)?;
+        if plan.device != device.kind() {
+            let (plan, device) = (plan.device.to_string(), device.kind().to_string());
+            return Err(RuntimeError::Device { plan, device });
+        }
+        if let Some(a) = device.available()
+            && a.bytes < plan.arena
+        {
+            return Err(RuntimeError::NotEnoughMemory {
+                needed: plan.arena,
+                available: a.bytes,
+                source_of_limit: a.source.to_owned(),
+            });
+        }
+        device.allocate(plan.arena)?;
+        let mut programs = Vec::new();
+        for p in &plan.programs {
+            let refuse =
+                |what| RuntimeError::Prepare { node: p.kind.to_string(), op: "program".to_owned(), what };
+            let (calls, outputs) = resolve(&plan, p, &Registry).map_err(refuse)?;
+            programs.push(Loaded { handle: device.load(&p.graph, calls)?, outputs });
+        }
+        let mut session = Session { plan, replays, device, programs };
+        for i in 0..session.plan.state.len() {
+            session.initialise(i, weights, options)?;
+        }
+        Ok(session)
+    }
+
+    fn initialise(
+        &mut self,
+        i: usize,
+        weights: &mut dyn WeightSource,
+        options: LoadOptions,
+    ) -> Result<(), RuntimeError> {
+        let entry = &self.plan.state[i];
+        let len = entry.ty.bytes().unwrap_or(0);
+        let name = match &entry.init {
+            Init::Zeros => return self.device.zero(entry.offset, len),
+            Init::Literal(l) => return self.device.write(entry.offset, l.bytes()),
+            Init::Weight(name) => name.clone(),
+        };
+        let refuse = |what: String| RuntimeError::Weight { name: name.to_string(), what };
+        let (mut at, mut hasher) = (0u64, blake3::Hasher::new());
+        let device = &mut self.device;
+        let mut sink = |bytes: &[u8]| -> Result<(), String> {
+            if at + bytes.len() as u64 > len {
+                return Err(format!("it has more than the {len} bytes of {}", entry.ty));
+            }
+            hasher.update(bytes);
+            device.write(entry.offset + at, bytes).map_err(|e| e.to_string())?;
+            at += bytes.len() as u64;
+            Ok(())
+        };
+        weights.load(&name, &entry.ty, &mut sink).map_err(refuse)?;
+        if at != len {
+            return Err(refuse(format!("it has {at} bytes, the plan's {} needs {len}", entry.ty)));
+        }
+        match entry.hash {
+            Some(hash) if hash != *hasher.finalize().as_bytes() && !options.other_weights => {
+                Err(refuse("its elements are not those the plan was compiled with; give --weights to use them all the same".to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the validator replayed, a program each.
+    pub fn replays(&self) -> &[Replay] {
+        &self.replays
+    }
+
+    /// The index of the first program of a kind.
+    pub fn program(&self, kind: ProgramKind) -> Result<usize, RuntimeError> {
+        let at = self.plan.programs.iter().position(|p| p.kind == kind);
+        at.ok_or_else(|| RuntimeError::NoProgram(kind.to_string()))
+    }
+
+    /// Runs one program. When it fails before its last operation that may fail, the state is as before.
+    pub fn run(
+        &mut self,
+        program: usize,
+        inputs: &StepInputs<'_>,
+        options: RunOptions,
+    ) -> Result<StepResult, RuntimeError> {
+        let p = &self.plan.programs[program];
+        let given: BTreeMap<&str, &[u8]> = inputs.data.iter().copied().collect();
+        for (input, offset) in p.graph.inputs.iter().zip(&p.inputs) {
+            let value = p.graph.value(input.value);
+            let scalar;
+            let bytes: &[u8] = match input.role {
+                InputRole::LearningRate => {
+                    scalar = inputs.learning_rate.to_le_bytes().to_vec();
+                    &scalar
+                }
+                InputRole::Step => {
+                    scalar = inputs.step.to_le_bytes().to_vec();
+                    &scalar
+                }
+                InputRole::Seed => {
+                    scalar = inputs.seed.to_le_bytes().to_vec();
+                    &scalar
+                }
+                InputRole::Data | InputRole::Label => {
+                    given.get(&*value.name).copied().ok_or_else(|| RuntimeError::Input {
+                        name: value.name.to_string(),
+                        what: format!("{} is not given", value.ty),
+                    })?
+                }
+            };
+            let len = value.ty.bytes().unwrap_or(0);
+            if bytes.len() as u64 != len {
+                let what = format!("{} bytes are given, {} needs {len}", bytes.len(), value.ty);
+                return Err(RuntimeError::Input { name: value.name.to_string(), what });
+            }
+            self.device.write(*offset, bytes)?;
+        }
+        let report = self.device.run(self.programs[program].handle, options)?;
+        let mut outputs = Vec::new();
+        for (v, region) in p.graph.outputs.iter().zip(&self.programs[program].outputs) {
+            let mut bytes = vec![0; region.len as usize];
+            self.device.read(region.offset, &mut bytes)?;
+            outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
+        }
+        Ok(StepResult { outputs, report })
+    }
+
+    fn entry(&self, name: &str) -> Result<&StateEntry, RuntimeError> {
+        let entry = self.plan.state.iter().find(|e| &*e.name == name);
+        entry.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_owned() })
+    }
+
+    /// Reads a part of a state tensor, from byte `at` on.
+    pub fn read_state(&self, name: &str, at: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+        let entry = self.entry(name)?;
+        self.within(entry, at, bytes.len())?;
+        self.device.read(entry.offset + at, bytes)
+    }
+
+    /// Writes a part of a state tensor, from byte `at` on.
+    pub fn write_state(&mut self, name: &str, at: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
+        let entry = self.entry(name)?;
+        self.within(entry, at, bytes.len())?;
+        let offset = entry.offset + at;
+        self.device.write(offset, bytes)
+    }
+
+    fn within(&self, entry: &StateEntry, at: u64, len: usize) -> Result<(), RuntimeError> {
+        let size = entry.ty.bytes().unwrap_or(0);
+        if at.checked_add(len as u64).is_none_or(|end| end > size) {
+            let what = format!("bytes {at} to {at}+{len} lie outside of its {size}");
+            return Err(RuntimeError::Weight { name: entry.name.to_string(), what });
+        }
+        Ok(())
+    }
+
+    /// A whole state tensor.
+    pub fn state(&self, name: &str) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = vec![0; self.entry(name)?.ty.bytes().unwrap_or(0) as usize];
+        self.read_state(name, 0, &mut bytes)?;
+        Ok(bytes)
+    }
+}
