@@ -12,6 +12,7 @@ pub mod grad;
 pub mod onnx;
 
 pub mod elementwise;
+pub mod product;
 
 pub use builder::Builder;
 pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
@@ -36,7 +37,8 @@ op_set![
     // indexing: gather, scatter, selection
 
     // product: matrix products, convolution
-
+    product::matmul::MatMul,
+    product::linear::Gemm,
     // pool
 
     // normalize
