@@ -6,6 +6,7 @@
 
 pub mod element;
 mod interpret;
+pub mod math;
 pub mod par;
 
 use crate::{OpDef, OpError, Signature};
@@ -14,6 +15,7 @@ use std::marker::PhantomData;
 
 pub use element::{Element, Float};
 pub use interpret::interpret;
+pub use math::Math;
 
 /// Data that a kernel refuses: what, where in the tensor, what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -22,6 +22,38 @@ pub fn ranges(n: usize, grain: usize, f: impl Fn(Range<usize>) + Sync) {
     });
 }
 
+/// A loop over part of a range of work.
+///
+/// Implementations mark `run` as `#[inline(always)]`: it is then compiled once for every instruction set, however large it is, which the
+/// closures of [`ranges`] are only while they are small.
+pub trait Piece: Sync {
+    /// Does the work of `range`.
+    fn run(&self, range: Range<usize>);
+}
+
+/// As [`ranges`], for loops that must become vector code.
+pub fn pieces(n: usize, grain: usize, piece: &impl Piece) {
+    struct Run<'a, P>(&'a P, Range<usize>);
+    impl<P: Piece> pulp::WithSimd for Run<'_, P> {
+        type Output = ();
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) {
+            self.0.run(self.1);
+        }
+    }
+    let arch = pulp::Arch::new();
+    let grain = grain.max(1);
+    if n <= grain {
+        if n > 0 {
+            arch.dispatch(Run(piece, 0..n));
+        }
+        return;
+    }
+    (0..n.div_ceil(grain)).into_par_iter().for_each(|p| {
+        arch.dispatch(Run(piece, p * grain..((p + 1) * grain).min(n)));
+    });
+}
+
 /// A raw pointer that may cross threads; the loop that uses it writes disjoint elements.
 pub struct Shared<T>(pub *mut T);
 
