@@ -12,6 +12,8 @@ pub mod grad;
 pub mod onnx;
 
 pub mod elementwise;
+pub mod indexing;
+pub mod movement;
 pub mod product;
 
 pub use builder::Builder;
@@ -33,9 +35,21 @@ op_set![
     // reduce
 
     // movement: shapes, slices, layout
-
+    movement::reshape::Reshape,
+    movement::transpose::Transpose,
+    movement::concat::Concat,
+    movement::split::Split,
+    movement::slice::Slice,
+    movement::slice::SliceGrad,
+    movement::expand::Expand,
+    movement::generate::Fill,
+    movement::generate::Range,
+    movement::generate::Eye,
+    movement::generate::ShapeOf,
+    movement::generate::Size,
     // indexing: gather, scatter, selection
-
+    indexing::gather::Gather,
+    indexing::gather::GatherGrad,
     // product: matrix products, convolution
     product::matmul::MatMul,
     product::linear::Gemm,
