@@ -14,6 +14,7 @@ pub mod onnx;
 pub mod elementwise;
 pub mod indexing;
 pub mod movement;
+pub mod optimizer;
 pub mod product;
 
 pub use builder::Builder;
@@ -62,6 +63,14 @@ op_set![
     // random
 
     // optimizer
+    optimizer::sgd::Sgd,
+    optimizer::adam::Adam,
+    optimizer::running::RunningUpdate,
+    optimizer::accumulate::Accumulate,
+    optimizer::accumulate::Reset,
+    optimizer::clip::IsFinite,
+    optimizer::clip::SumSquares,
+    optimizer::clip::ClipScale,
 ];
 
 /// The operators as a validator asks for them.

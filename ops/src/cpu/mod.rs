@@ -6,6 +6,7 @@
 
 pub mod element;
 mod interpret;
+pub mod lanes;
 pub mod math;
 pub mod par;
 
