@@ -14,6 +14,7 @@ pub mod onnx;
 pub mod elementwise;
 pub mod indexing;
 pub mod movement;
+pub mod loss;
 pub mod optimizer;
 pub mod product;
 
@@ -59,7 +60,20 @@ op_set![
     // normalize
 
     // loss and softmax
-
+    loss::softmax::Softmax,
+    loss::softmax::LogSoftmax,
+    loss::softmax::SoftmaxGrad,
+    loss::softmax::LogSoftmaxGrad,
+    loss::cross_entropy::SoftmaxCrossEntropyLoss,
+    loss::cross_entropy_grad::SoftmaxCrossEntropyGrad,
+    loss::nll::NegativeLogLikelihoodLoss,
+    loss::nll::NegativeLogLikelihoodGrad,
+    loss::pointwise::MseLoss,
+    loss::pointwise::MseLossGrad,
+    loss::pointwise::BceWithLogitsLoss,
+    loss::pointwise::BceWithLogitsLossGrad,
+    loss::pointwise::BceLoss,
+    loss::pointwise::BceLossGrad,
     // random
 
     // optimizer

@@ -30,6 +30,7 @@ pub fn each(n: usize, grain: usize, f: impl Fn(Range<usize>) + Sync) {
 /// # Safety
 ///
 /// Each of `x` points to `n` readable elements.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 pub unsafe fn sums<T: Float, const K: usize, const M: usize>(
     n: usize,

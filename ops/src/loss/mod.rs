@@ -1,0 +1,14 @@
+//! Softmax and losses.
+//!
+//! Gradients of softmax read its output; those of cross entropy one number a row (the log-sum-exp), so that probabilities, the largest
+//! tensor of a language model, are never stored.
+
+mod along;
+pub mod cross_entropy;
+pub mod cross_entropy_grad;
+mod labels;
+pub mod nll;
+pub mod pointwise;
+pub mod softmax;
+#[cfg(test)]
+mod tests;
