@@ -13,8 +13,8 @@ pub mod onnx;
 
 pub mod elementwise;
 pub mod indexing;
-pub mod movement;
 pub mod loss;
+pub mod movement;
 pub mod optimizer;
 pub mod product;
 
