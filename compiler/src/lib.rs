@@ -1,6 +1,8 @@
 //! From an ONNX model to a runtime plan.
 
 pub mod cost;
+pub mod emit;
 pub mod lower;
+pub mod pipeline;
 pub mod planner;
 pub mod train;

@@ -104,4 +104,46 @@ impl Graph {
             v.def = ValueDef::State(StateId(self.states.len() as u32 - 1));
         }
     }
+
+    /// Removes states that no node reads, that are no output and that nothing updates.
+    pub fn drop_unused_states(&mut self) {
+        let mut read = vec![false; self.values.len()];
+        for v in self.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&self.outputs) {
+            read[v.index()] = true;
+        }
+        let keep: Vec<bool> =
+            self.states.iter().map(|s| s.output.is_some() || read[s.input.index()]).collect();
+        if keep.iter().all(|k| *k) {
+            return;
+        }
+        let gone: BTreeSet<ValueId> =
+            self.states.iter().zip(&keep).filter(|(_, k)| !**k).map(|(s, _)| s.input).collect();
+        let mut next = 0;
+        let new_id: Vec<u32> = (0..self.values.len())
+            .map(|i| {
+                let id = next;
+                next += u32::from(!gone.contains(&ValueId(i as u32)));
+                id
+            })
+            .collect();
+        let map = |v: &mut ValueId| *v = ValueId(new_id[v.index()]);
+        let mut i = 0;
+        self.values.retain(|_| {
+            i += 1;
+            !gone.contains(&ValueId(i - 1))
+        });
+        let mut k = keep.iter();
+        self.states.retain(|_| k.next().copied().unwrap_or(true));
+        for n in &mut self.nodes {
+            n.inputs.iter_mut().flatten().for_each(map);
+            n.outputs.iter_mut().for_each(map);
+        }
+        self.outputs.iter_mut().for_each(map);
+        self.inputs.iter_mut().for_each(|i| map(&mut i.value));
+        for (i, s) in self.states.iter_mut().enumerate() {
+            map(&mut s.input);
+            s.output.iter_mut().for_each(map);
+            self.values[s.input.index()].def = ValueDef::State(StateId(i as u32));
+        }
+    }
 }

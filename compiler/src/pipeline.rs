@@ -1,0 +1,187 @@
+//! The contents page of the compiler: one pass a line, invariants checked between them.
+//!
+//! [`programs`] makes the graphs of a plan from an imported model, [`plan_programs`] plans them over one state section. Whatever can
+//! change a rounding is decided in the first; the budget is known only to the second.
+
+use crate::{
+    cost::CostModel,
+    emit::{self, EmitError},
+    lower::{LowerError, lower},
+    planner::{self, Options as PlannerOptions, PlanError, Problem},
+    train::{TrainError, TrainOptions, training_step},
+};
+use graph::{Graph, VerifyError, verify};
+use ops::Registry;
+use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, validate};
+
+/// A budget as the user gives it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Budget {
+    /// Bytes on the device.
+    Bytes(u64),
+    /// A share of keep-all's arena, 1 for all of it.
+    OfKeepAll(f64),
+}
+
+/// Why a model is not compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// No training step can be built.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A tensor's size is unknown.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// No plan, or none within the budget.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A plan that cannot be written: a bug.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+    /// A pass broke the graph: a bug.
+    #[error("after {pass}: {error}")]
+    Verify {
+        /// The pass.
+        pass: &'static str,
+        /// The broken invariant.
+        error: VerifyError,
+    },
+    /// The plan is not valid: a bug.
+    #[error(transparent)]
+    Validate(#[from] ValidateError),
+}
+
+fn verified(pass: &'static str, g: Graph) -> Result<Graph, CompileError> {
+    verify(&g).map_err(|error| CompileError::Verify { pass, error })?;
+    Ok(g)
+}
+
+/// The programs of a plan: the training step (in parts, if gradients are accumulated) and, if `infer` is given, the inference program.
+/// Without `train` only the latter.
+pub fn programs(
+    forward: &Graph,
+    train: Option<&TrainOptions>,
+    infer: Option<&Graph>,
+) -> Result<(Vec<(ProgramKind, Graph)>, Vec<String>), CompileError> {
+    let forward = verified("import", forward.clone())?;
+    let mut out = Vec::new();
+    let mut unreached = Vec::new();
+    if let Some(options) = train {
+        let kinds: &[ProgramKind] = if options.accumulate > 1 {
+            &[ProgramKind::Micro, ProgramKind::Last]
+        } else {
+            &[ProgramKind::Train]
+        };
+        for kind in kinds {
+            let step = training_step(&forward, options, *kind, false)?;
+            unreached = step.unreached;
+            out.push((*kind, finish("autodiff", step.graph)?));
+        }
+    }
+    if let Some(infer) = infer {
+        let mut g = infer.pruned();
+        g.states.iter_mut().for_each(|s| s.output = None);
+        out.push((ProgramKind::Infer, finish("import for inference", g.pruned())?));
+    }
+    Ok((out, unreached))
+}
+
+/// Gives constants a place in the state section and leaves out states that nothing reads.
+fn finish(pass: &'static str, mut g: Graph) -> Result<Graph, CompileError> {
+    g.lift_constants();
+    g.drop_unused_states();
+    verified(pass, g)
+}
+
+/// A plan and how its budget was understood.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compiled {
+    /// The plan, validated.
+    pub plan: Plan,
+    /// The budget in bytes.
+    pub budget: u64,
+    /// Arena of keep-all over all programs.
+    pub keep_all: u64,
+}
+
+/// What is to be planned, and for what.
+pub struct Request<'a> {
+    /// Name of the model, for people.
+    pub model: &'a str,
+    /// The device kind.
+    pub device: Device,
+    /// Hash of a weight, where its elements are there.
+    pub weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
+    /// Times.
+    pub costs: &'a CostModel,
+    /// Limits of the search.
+    pub planner: &'a PlannerOptions,
+}
+
+/// Plans the programs over one state section within the budget, writes the plan and validates it.
+pub fn plan_programs(
+    graphs: Vec<(ProgramKind, Graph)>,
+    budget: Budget,
+    request: &Request<'_>,
+) -> Result<Compiled, CompileError> {
+    let mut plans = plan_budgets(graphs, &[budget], request)?;
+    plans.remove(0)
+}
+
+/// As [`plan_programs`] for several budgets in one search: a larger budget never gives a slower plan.
+pub fn plan_budgets(
+    graphs: Vec<(ProgramKind, Graph)>,
+    budgets: &[Budget],
+    request: &Request<'_>,
+) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
+    let all: Vec<&Graph> = graphs.iter().map(|(_, g)| g).collect();
+    let (state, state_bytes) = emit::state_section(&all, request.weight_hash)?;
+    let problems: Vec<Problem> =
+        graphs.iter().map(|(_, g)| lower(g, request.costs, state_bytes)).collect::<Result<_, _>>()?;
+    let mut keep_all = state_bytes;
+    for p in &problems {
+        keep_all = keep_all.max(planner::plan(p, u64::MAX, request.planner)?.keep_all.arena);
+    }
+    let bytes: Vec<u64> = budgets
+        .iter()
+        .map(|b| match b {
+            Budget::Bytes(n) => *n,
+            Budget::OfKeepAll(share) => (keep_all as f64 * share) as u64,
+        })
+        .collect();
+    let mut planned = Vec::new();
+    for p in &problems {
+        planned.push(planner::plan_many(p, &bytes, request.planner)?.into_iter());
+    }
+    let hash = numerics(request.device, graphs.iter().map(|(k, g)| (*k, g)), &Registry);
+    let mut out = Vec::new();
+    for budget in bytes {
+        let results: Result<Vec<_>, _> = planned.iter_mut().filter_map(Iterator::next).collect();
+        let results = match results {
+            Ok(r) => r,
+            Err(e) => {
+                out.push(Err(PlanError::Infeasible(Box::new(e)).into()));
+                continue;
+            }
+        };
+        let mut programs: Vec<Program> = Vec::new();
+        for (((kind, g), problem), planned) in graphs.iter().zip(&problems).zip(&results) {
+            programs.push(emit::program(*kind, g.clone(), problem, planned)?);
+        }
+        let arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
+        let plan = Plan {
+            model: request.model.to_owned(),
+            device: request.device,
+            budget,
+            arena,
+            numerics: hash,
+            provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
+            state: state.clone(),
+            state_bytes,
+            programs,
+        };
+        validate(&plan, &Registry)?;
+        out.push(Ok(Compiled { plan, budget, keep_all }));
+    }
+    Ok(out)
+}
