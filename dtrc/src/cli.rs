@@ -1,0 +1,54 @@
+//! The commands; each has its arguments and its code in one file.
+
+use crate::commands;
+use clap::{Parser, Subcommand};
+
+/// Trains ONNX models inside a memory budget.
+///
+/// `dtrc compile model.onnx --budget 4G` reads a model, builds its training step and plans that step so that it never needs more than the
+/// budget: which tensors to keep, which to drop and recompute, in what order, and where each one lies. `dtrc train` runs it. A plan needs
+/// no more memory than it says, and gives the same numbers at every budget.
+#[derive(Debug, Parser)]
+#[command(name = "dtrc", version, max_term_width = 110, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// Print one JSON object a line to stdout (versioned by "schema").
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// No progress and no notes.
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+
+    /// The command.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 infeasible or does not fit, 3 cannot tell, 64 usage, 65 bad model, plan or data,
+69 device or library missing, 71 out of memory in a dynamic region, 74 disk, 130/143 interrupted.";
+
+/// A command.
+#[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)]
+pub enum Command {
+    /// Plan a model's training step within a budget and write the plan.
+    Compile(commands::compile::Args),
+    /// Print a plan: verdict first, one step a line.
+    Show(commands::show::Args),
+    /// Check a plan against everything a right plan must be.
+    Check(commands::check::Args),
+    /// What memory a model needs, piece by piece.
+    Estimate(commands::estimate::Args),
+    /// What of devices and libraries is found, and what is missing.
+    Doctor(commands::doctor::Args),
+}
+
+/// Choices that hold for every command.
+#[derive(Clone, Copy, Debug)]
+pub struct Global {
+    /// Objects on stdout.
+    pub json: bool,
+    /// Nothing on stderr but errors.
+    pub quiet: bool,
+}

@@ -1,0 +1,37 @@
+//! `dtrc check`: is this plan right?
+
+use crate::{cli::Global, commands::show::read_plan, error::CliError, units::bytes};
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Arguments of `dtrc check`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The plan files.
+    #[arg(required = true)]
+    plans: Vec<PathBuf>,
+}
+
+/// Reads and validates every plan.
+pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    for path in &args.plans {
+        let (plan, replays) = read_plan(path)?;
+        let peak = replays.iter().map(|r| r.peak).max().unwrap_or(0);
+        if global.json {
+            let object = json!({"schema": 1, "plan": path, "valid": true, "arena_bytes": plan.arena, "peak_bytes": peak,
+                "budget_bytes": plan.budget, "numerics": crate::commands::compile::hex(&plan.numerics)});
+            println!("{object}");
+        } else {
+            let programs: Vec<_> = plan.programs.iter().map(|p| p.kind.to_string()).collect();
+            println!(
+                "{}: valid   programs {}   live peak {}   arena {} within the budget of {}",
+                path.display(),
+                programs.join(", "),
+                bytes(peak),
+                bytes(plan.arena),
+                bytes(plan.budget)
+            );
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,112 @@
+//! Errors as the user sees them: one sentence, an exit code, and an object with `--json`.
+
+use compiler::{
+    pipeline::CompileError,
+    planner::outcome::{Infeasible, PlanError},
+};
+use runtime::RuntimeError;
+use serde_json::json;
+
+/// Failed for a reason without a code of its own.
+pub const FAILED: u8 = 1;
+/// The budget is infeasible, or nothing was found.
+pub const INFEASIBLE: u8 = 2;
+/// Cannot tell (`estimate --fits`).
+pub const UNKNOWN: u8 = 3;
+/// A flag or its value is wrong.
+pub const USAGE: u8 = 64;
+/// The model, plan or data is wrong.
+pub const BAD_INPUT: u8 = 65;
+/// A device or library is missing.
+pub const UNAVAILABLE: u8 = 69;
+/// Reading or writing a file failed.
+pub const DISK: u8 = 74;
+
+/// An error with its exit code.
+#[derive(Debug)]
+pub struct CliError {
+    /// A word for programs.
+    pub kind: &'static str,
+    /// A sentence for people.
+    pub message: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl CliError {
+    /// A wrong flag or value.
+    pub fn usage(message: impl Into<String>) -> CliError {
+        CliError { kind: "usage", message: message.into(), code: USAGE }
+    }
+
+    /// A wrong model, plan or data file.
+    pub fn bad_input(message: impl Into<String>) -> CliError {
+        CliError { kind: "bad-input", message: message.into(), code: BAD_INPUT }
+    }
+
+    /// A file that cannot be read or written.
+    pub fn disk(what: impl std::fmt::Display, error: &std::io::Error) -> CliError {
+        let hint = match error.kind() {
+            std::io::ErrorKind::StorageFull => ": free some space or choose another place",
+            _ => "",
+        };
+        let kind = error.kind();
+        // A name that does not exist is the user's, not the disk's.
+        let code = if kind == std::io::ErrorKind::NotFound { BAD_INPUT } else { DISK };
+        CliError { kind: "disk", message: format!("{what}: {error}{hint}"), code }
+    }
+
+    /// Anything else.
+    pub fn failed(message: impl Into<String>) -> CliError {
+        CliError { kind: "failed", message: message.into(), code: FAILED }
+    }
+
+    /// Prints it: to stderr, and as an object to stdout with `--json`.
+    pub fn report(&self, json: bool) {
+        if json {
+            let object = json!({"schema": 1, "error": {"kind": self.kind, "message": self.message, "exit_code": self.code}});
+            println!("{object}");
+        }
+        eprintln!("error: {}", self.message);
+    }
+}
+
+fn infeasible(e: &Infeasible) -> CliError {
+    use crate::units::bytes;
+    let verdict = if e.proved { "proved impossible" } else { "no plan was found" };
+    let mut m = format!("the budget of {} is too small: {verdict}\n", bytes(e.budget));
+    m.push_str(&format!("  state alone needs {} of it\n", bytes(e.state_floor)));
+    m.push_str(&format!("  least budget with a plan: {} (give --budget {})\n", bytes(e.least_arena), e.least_arena));
+    m.push_str(&format!("  proven lower bound: {}\n", bytes(e.lower_bound)));
+    m.push_str(&format!("  the step that binds: {}\n", e.binding_node));
+    for (name, n) in e.largest.iter().take(5) {
+        m.push_str(&format!("    {:>12}  {name}\n", bytes(*n)));
+    }
+    m.push_str("  what would help: a smaller batch (--dim), --optimizer sgd without momentum, --freeze, --accumulate");
+    CliError { kind: "infeasible", message: m, code: INFEASIBLE }
+}
+
+impl From<CompileError> for CliError {
+    fn from(e: CompileError) -> Self {
+        match &e {
+            CompileError::Plan(PlanError::Infeasible(i)) => infeasible(i),
+            CompileError::Train(t) => CliError { kind: "training-step", message: t.to_string(), code: BAD_INPUT },
+            CompileError::Lower(l) => CliError { kind: "dynamic", message: l.to_string(), code: BAD_INPUT },
+            _ => CliError::failed(e.to_string()),
+        }
+    }
+}
+
+impl From<RuntimeError> for CliError {
+    fn from(e: RuntimeError) -> Self {
+        let (kind, code) = match &e {
+            RuntimeError::Wire(_) | RuntimeError::Invalid(_) => ("plan", BAD_INPUT),
+            RuntimeError::Weight { .. } => ("weights", BAD_INPUT),
+            RuntimeError::Input { .. } | RuntimeError::Kernel { .. } => ("data", BAD_INPUT),
+            RuntimeError::NotEnoughMemory { .. } | RuntimeError::Allocate { .. } => ("memory", INFEASIBLE),
+            RuntimeError::Device { .. } => ("device", UNAVAILABLE),
+            _ => ("failed", FAILED),
+        };
+        CliError { kind, message: e.to_string(), code }
+    }
+}

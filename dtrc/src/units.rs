@@ -1,0 +1,82 @@
+//! Budgets and byte counts in the user's words.
+
+use compiler::pipeline::Budget;
+
+const KIB: f64 = 1024.0;
+
+/// A byte count for people: `1.5 MiB (1572864 bytes)` is left to the caller; this gives `1.5 MiB`.
+pub fn bytes(n: u64) -> String {
+    let x = n as f64;
+    match n {
+        0..1024 => format!("{n} B"),
+        1024..1048576 => format!("{:.1} KiB", x / KIB),
+        1048576..1073741824 => format!("{:.1} MiB", x / KIB / KIB),
+        _ => format!("{:.2} GiB", x / KIB / KIB / KIB),
+    }
+}
+
+/// Reads a budget: `4G`, `4GiB` (2^30), `4GB` (10^9), `512M`, `1K`, plain bytes, or `50%` of keep-all.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn budget(text: &str) -> Result<Budget, String> {
+    let wrong = || format!("{text:?} is no budget: give bytes such as 4G, 4GiB, 4GB, 512M or a share of keep-all such as 50%");
+    let t = text.trim();
+    if let Some(share) = t.strip_suffix('%') {
+        let share: f64 = share.trim().parse().map_err(|_| wrong())?;
+        if !share.is_finite() || share <= 0.0 {
+            return Err(wrong());
+        }
+        return Ok(Budget::OfKeepAll(share / 100.0));
+    }
+    let digits = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
+    let (number, unit) = t.split_at(digits);
+    let scale: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1048576.0,
+        "g" | "gib" => 1073741824.0,
+        "t" | "tib" => 1099511627776.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return Err(wrong()),
+    };
+    let n: f64 = number.parse().map_err(|_| wrong())?;
+    let n = n * scale;
+    if !n.is_finite() || n < 1.0 {
+        return Err(wrong());
+    }
+    // Whole byte counts are taken as they are; beyond 2^63 nothing is a budget.
+    if n >= 9.2e18 {
+        return Err(format!("{text:?} is more than any machine has"));
+    }
+    Ok(Budget::Bytes(number.parse::<u64>().ok().and_then(|k| k.checked_mul(scale as u64)).unwrap_or(n as u64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_read() {
+        let cases = [
+            ("4G", 4 << 30),
+            ("4GiB", 4 << 30),
+            ("4GB", 4_000_000_000),
+            ("1K", 1024),
+            ("1.5m", 1_572_864),
+            ("12345", 12345),
+            ("99999T", 99999 << 40),
+        ];
+        for (text, n) in cases {
+            assert_eq!(budget(text), Ok(Budget::Bytes(n)), "{text}");
+        }
+        assert_eq!(budget("50%"), Ok(Budget::OfKeepAll(0.5)));
+        for bad in ["abc", "", "-1G", "0", "0%", "4X", "%", "1e400G", "nan%", "99999999999T"] {
+            assert!(budget(bad).is_err(), "{bad}");
+        }
+    }
+}
