@@ -1,1 +1,45 @@
-fn main() {}
+//! `cargo xtask ci`: the checks that continuous integration runs, in one place.
+
+use std::process::{Command, ExitCode};
+
+/// One check: its name and the cargo arguments that make it.
+type Check = (&'static str, &'static [&'static str]);
+
+const CHECKS: &[Check] = &[
+    ("format", &["fmt", "--all", "--check"]),
+    ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
+];
+const TESTS: Check = ("tests", &["test", "--workspace", "--quiet"]);
+
+fn run(check: &Check) -> Result<(), String> {
+    let (name, args) = check;
+    eprintln!("xtask: {name}: cargo {}", args.join(" "));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(*args);
+    if *name == "docs" {
+        command.env("RUSTDOCFLAGS", "-D warnings");
+    }
+    let status = command.status().map_err(|e| format!("{name}: cargo does not start: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
+}
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1).unwrap_or_default();
+    let checks: Vec<&Check> = match task.as_str() {
+        "ci" => CHECKS.iter().chain([&TESTS]).collect(),
+        "lint" => CHECKS.iter().collect(),
+        _ => {
+            eprintln!("usage: cargo xtask ci|lint\n  ci    format, clippy, docs, tests\n  lint  the same without tests");
+            return ExitCode::from(64);
+        }
+    };
+    for check in checks {
+        if let Err(e) = run(check) {
+            eprintln!("xtask: {e}");
+            return ExitCode::FAILURE;
+        }
+    }
+    eprintln!("xtask: {task} passed");
+    ExitCode::SUCCESS
+}

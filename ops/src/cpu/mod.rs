@@ -215,3 +215,8 @@ pub fn evaluate_with(
     };
     out_buffers.iter().zip(&s.outputs).map(read).collect()
 }
+
+/// The instruction set that kernels are dispatched to, for reports.
+pub fn instruction_set() -> String {
+    format!("{:?}", pulp::Arch::new()).to_lowercase()
+}

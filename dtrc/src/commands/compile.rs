@@ -1,0 +1,162 @@
+//! `dtrc compile`: from a model to a plan file.
+
+use crate::{
+    cli::Global,
+    error::CliError,
+    model::{ModelArgs, list_trainable, load},
+    progress::{Progress, note},
+    units,
+};
+use compiler::{
+    pipeline::{Budget, Compiled, Request, plan_programs},
+    planner::Options as PlannerOptions,
+};
+use serde_json::json;
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+/// Arguments of `dtrc compile`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Memory that the step may take: 4G (2^30), 4GB (10^9), 512M, bytes, or 50% of keep-all.
+    #[arg(long, short, value_parser = units::budget)]
+    budget: Budget,
+
+    /// Where the plan goes; default: the model's name with .dtrc.
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+
+    /// Print the plan's steps as well.
+    #[arg(long)]
+    show: bool,
+
+    #[command(flatten)]
+    planner: PlannerArgs,
+}
+
+/// Limits of the planner.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct PlannerArgs {
+    /// How many step executions the search may simulate; default: by the model's size. More may find a faster plan.
+    #[arg(long)]
+    work_limit: Option<u64>,
+}
+
+impl PlannerArgs {
+    /// The planner's options, reporting to `progress`.
+    pub fn options(&self, progress: Arc<Progress>) -> PlannerOptions {
+        PlannerOptions {
+            work: self.work_limit,
+            progress: Some(Arc::new(move |p| {
+                let best = p.extra_fraction.map_or("nothing fits yet".to_owned(), |e| format!("+{:.2} % time", e * 100.0));
+                progress.tell(&format!("planning: {} done, best so far: {best}", p.phase));
+            })),
+            ..PlannerOptions::default()
+        }
+    }
+}
+
+/// A hash in hexadecimal.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Writes a file aside, syncs it and renames it into place.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    let fail = |e: std::io::Error| CliError::disk(path.display(), &e);
+    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let aside = path.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut f = std::fs::File::create(&aside)?;
+        f.write_all(bytes)?;
+        f.sync_all()?;
+        std::fs::rename(&aside, path)?;
+        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::File::open(dir)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&aside);
+        fail(e)
+    })
+}
+
+/// Compiles a model: loads it, builds its programs, plans them.
+pub fn compile(
+    model: &ModelArgs,
+    budget: Budget,
+    planner: &PlannerArgs,
+    global: Global,
+) -> Result<(Compiled, crate::model::Model), CliError> {
+    let model = load(model, global)?;
+    let progress = Arc::new(Progress::new(global.quiet));
+    let options = planner.options(progress.clone());
+    let weights = &model.weights;
+    let request = Request {
+        model: &model.name,
+        device: plan::Device::Cpu,
+        weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
+        costs: &model.costs,
+        planner: &options,
+    };
+    let compiled = plan_programs(model.graphs.clone(), budget, &request);
+    progress.finish();
+    Ok((compiled?, model))
+}
+
+/// Compiles and writes the plan.
+pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    let start = Instant::now();
+    if args.model.list_trainable {
+        for (name, ty) in list_trainable(&args.model)? {
+            println!("{ty:<24} {}", graph::quote_name(&name));
+        }
+        return Ok(0);
+    }
+    let (compiled, model) = compile(&args.model, args.budget, &args.planner, global)?;
+    let plan = &compiled.plan;
+    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.dtrc", model.name)));
+    let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
+    write_file(&path, &bytes)?;
+    let main = &plan.programs[0].certificate;
+    let extra = main.time_ns.saturating_sub(main.base_time_ns) as f64 / main.base_time_ns.max(1) as f64;
+    let bound = main.lower_bound_ns.map(|b| b as f64 / main.base_time_ns.max(1) as f64);
+    if global.json {
+        let object = json!({
+            "schema": 1, "model": model.name, "budget_bytes": compiled.budget, "keep_all_peak_bytes": compiled.keep_all,
+            "state_bytes": plan.state_bytes, "peak_bytes": main.live_peak, "arena_bytes": plan.arena,
+            "naive_peak_bytes": main.naive_peak, "extra_time_fraction": extra, "lower_bound_fraction": bound,
+            "stop_reason": main.stop_reason, "strategy": main.strategy, "numerics": hex(&plan.numerics),
+            "plan_file": path, "seconds": start.elapsed().as_secs_f64(),
+        });
+        println!("{object}");
+    } else {
+        let replays = plan::validate(plan, &ops::Registry).map_err(|e| CliError::failed(e.to_string()))?;
+        let text = plan::show(plan, &replays);
+        if args.show {
+            print!("{text}");
+        } else {
+            println!("budget {} bytes ({})", compiled.budget, units::bytes(compiled.budget));
+            for line in text.lines().filter(|l| l.starts_with("plan ") || (l.starts_with("  ") && !l.starts_with("   ")))
+            {
+                if !line.contains("region {") && line.trim() != "}" {
+                    println!("{line}");
+                }
+            }
+        }
+        println!("wrote {} ({} bytes, numerics {})", path.display(), bytes.len(), &hex(&plan.numerics)[..16]);
+    }
+    if plan.programs[0].kind == plan::ProgramKind::Infer {
+        note(global.quiet, "this is an inference plan: the model has no loss; give --loss to train");
+    }
+    Ok(0)
+}

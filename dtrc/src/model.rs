@@ -1,0 +1,300 @@
+//! A model as commands see it: the file, what the user says about it, the graphs of its programs.
+
+use crate::{
+    cli::Global,
+    error::CliError,
+    progress::note,
+};
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    import::{self, Imported, Weights, trainable},
+    pipeline::programs,
+    train::{Loss, Optimizer, TrainOptions, find_loss},
+};
+use graph::{Graph, TensorType};
+use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
+use plan::ProgramKind;
+use runtime::WeightSource;
+use std::path::{Path, PathBuf};
+
+/// A model and what is to be made of it.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelArgs {
+    /// The ONNX model.
+    pub model: PathBuf,
+
+    /// Bind a size: NAME=N for a named dimension, INPUT:AXIS=N for one without a name. Repeatable.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = import::parse_binding)]
+    pub dims: Vec<(String, i64)>,
+
+    /// The loss: output:NAME for one in the model, or cross-entropy, nll, mse, bce on an output with the label as a new input.
+    /// Default: the model's only scalar output.
+    #[arg(long, value_parser = parse_loss)]
+    pub loss: Option<Loss>,
+
+    /// The output that the loss reads. Default: the first.
+    #[arg(long = "loss-output", value_name = "NAME")]
+    pub loss_output: Option<String>,
+
+    /// Name of the label input that the loss adds.
+    #[arg(long, default_value = "target")]
+    pub label: String,
+
+    /// Axis of the classes in the output. Default: the last of three axes, otherwise the second.
+    #[arg(long, allow_hyphen_values = true)]
+    pub class_axis: Option<i64>,
+
+    /// How parameters move.
+    #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
+    pub optimizer: OptimizerName,
+
+    /// Momentum of SGD.
+    #[arg(long, default_value_t = 0.0)]
+    pub momentum: f64,
+
+    /// Nesterov's form of momentum.
+    #[arg(long)]
+    pub nesterov: bool,
+
+    /// Weight decay. Default: 0.01 for AdamW, otherwise 0.
+    #[arg(long)]
+    pub weight_decay: Option<f64>,
+
+    /// Decay of Adam's moments.
+    #[arg(long, num_args = 2, value_names = ["BETA1", "BETA2"], default_values_t = [0.9, 0.999])]
+    pub betas: Vec<f64>,
+
+    /// Added to Adam's denominator.
+    #[arg(long, default_value_t = 1e-8)]
+    pub eps: f64,
+
+    /// Scale the gradients down to this global norm.
+    #[arg(long, value_name = "NORM")]
+    pub clip_norm: Option<f64>,
+
+    /// Add the gradients of N batches before each update.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub accumulate: u32,
+
+    /// How BatchNormalization is read: as the file says, with batch statistics, or with running ones.
+    #[arg(long, value_enum, default_value_t = Batchnorm::Auto)]
+    pub batchnorm: Batchnorm,
+
+    /// Update running variances with the unbiased batch variance, as PyTorch does.
+    #[arg(long)]
+    pub unbiased_variance: bool,
+
+    /// How Dropout is read.
+    #[arg(long, value_enum, default_value_t = Dropout::Auto)]
+    pub dropout: Dropout,
+
+    /// Train only tensors whose name matches the pattern (* and ?). Repeatable.
+    #[arg(long = "train", value_name = "GLOB")]
+    pub train: Vec<String>,
+
+    /// Leave tensors alone whose name matches the pattern. Repeatable.
+    #[arg(long, value_name = "GLOB")]
+    pub freeze: Vec<String>,
+
+    /// Print the trainable tensors and stop there.
+    #[arg(long)]
+    pub list_trainable: bool,
+
+    /// Plan the model's outputs only, without a training step.
+    #[arg(long)]
+    pub inference: bool,
+
+    /// Also plan the model's outputs (for evaluation) over the same state in the same memory.
+    #[arg(long)]
+    pub with_inference: bool,
+
+    /// Measured times, from dtrc profile.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+}
+
+/// `--optimizer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum OptimizerName {
+    Sgd,
+    Adam,
+    Adamw,
+}
+
+/// `--batchnorm`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Batchnorm {
+    Auto,
+    Train,
+    Frozen,
+}
+
+/// `--dropout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Dropout {
+    Auto,
+    On,
+    Off,
+}
+
+fn parse_loss(text: &str) -> Result<Loss, String> {
+    Ok(match text {
+        "cross-entropy" => Loss::CrossEntropy,
+        "nll" => Loss::Nll,
+        "mse" => Loss::Mse,
+        "bce" => Loss::Bce,
+        _ => match text.strip_prefix("output:") {
+            Some(name) if !name.is_empty() => Loss::Output(name.to_owned()),
+            _ => return Err("give output:NAME, cross-entropy, nll, mse or bce".to_owned()),
+        },
+    })
+}
+
+/// A loaded model.
+pub struct Model {
+    /// File name without its extension.
+    pub name: String,
+    /// Where its elements are.
+    pub weights: Weights,
+    /// Its programs.
+    pub graphs: Vec<(ProgramKind, Graph)>,
+    /// Times.
+    pub costs: CostModel,
+}
+
+impl ModelArgs {
+    fn optimizer(&self) -> Result<Optimizer, CliError> {
+        let finite = [Some(self.momentum), self.weight_decay, Some(self.eps), self.clip_norm];
+        if finite.into_iter().flatten().chain(self.betas.iter().copied()).any(|x| !x.is_finite() || x < 0.0) {
+            return Err(CliError::usage("--momentum, --weight-decay, --betas, --eps and --clip-norm must be finite and not negative"));
+        }
+        Ok(match self.optimizer {
+            OptimizerName::Sgd => Optimizer::Sgd {
+                momentum: self.momentum,
+                nesterov: self.nesterov,
+                weight_decay: self.weight_decay.unwrap_or(0.0),
+            },
+            name => Optimizer::Adam {
+                beta1: self.betas[0],
+                beta2: self.betas[1],
+                eps: self.eps,
+                weight_decay: self.weight_decay.unwrap_or(if name == OptimizerName::Adamw { 0.01 } else { 0.0 }),
+                decoupled: name == OptimizerName::Adamw,
+            },
+        })
+    }
+
+    fn import_options(&self, training: bool) -> import::Options {
+        import::Options {
+            dims: self.dims.clone(),
+            ops: ImportOptions {
+                training,
+                batchnorm: match self.batchnorm {
+                    Batchnorm::Auto => BatchNormMode::Auto,
+                    Batchnorm::Train => BatchNormMode::Train,
+                    Batchnorm::Frozen => BatchNormMode::Frozen,
+                },
+                dropout: match self.dropout {
+                    Dropout::Auto => DropoutMode::Auto,
+                    Dropout::On => DropoutMode::On,
+                    Dropout::Off => DropoutMode::Off,
+                },
+                unbiased_running_variance: self.unbiased_variance,
+            },
+        }
+    }
+
+    fn import(&self, training: bool) -> Result<Imported, CliError> {
+        import::import(&self.model, &self.import_options(training)).map_err(|e| CliError::bad_input(e.to_string()))
+    }
+}
+
+/// The names of the tensors that would be trained, with their types.
+pub fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliError> {
+    let imported = args.import(true)?;
+    let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
+        .map_err(|e| CliError::usage(e.to_string()))?;
+    let g = &imported.graph;
+    let find = |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
+    Ok(chosen.iter().filter_map(|n| find(n)).collect())
+}
+
+/// Imports the model, chooses what is trained, and builds the graphs of its programs.
+pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
+    let optimizer = args.optimizer()?;
+    let mut imported = args.import(!args.inference)?;
+    for r in &imported.remarks {
+        let times = if r.count > 1 { format!(" ({} nodes like this)", r.count) } else { String::new() };
+        let at = if r.node.is_empty() { String::new() } else { format!("{}: ", r.node) };
+        note(global.quiet, format!("{at}{}{times}", r.text));
+    }
+    if imported.unused_initializers > 0 {
+        note(global.quiet, format!("{} unused initializers are left out", imported.unused_initializers));
+    }
+    let trains = !args.inference && (args.loss.is_some() || find_loss(&imported.graph).is_some());
+    let absent = imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
+    if let Some(first) = absent.first() {
+        let files: Vec<_> = imported.weights.absent_files().iter().map(|p| p.display().to_string()).collect();
+        let more = absent.len();
+        note(
+            global.quiet,
+            format!("{more} weights, {first:?} first, are in {}, which is absent: planned without them", files.join(", ")),
+        );
+    }
+    let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
+        .map_err(|e| CliError::usage(e.to_string()))?;
+    let train = TrainOptions {
+        loss: args.loss.clone(),
+        output: args.loss_output.clone(),
+        label: args.label.clone(),
+        class_axis: args.class_axis,
+        optimizer,
+        clip_norm: args.clip_norm,
+        accumulate: args.accumulate,
+        trainable: chosen.iter().map(|n| n.to_string()).collect(),
+    };
+    if trains {
+        let sizes = imported.graph.states.iter().filter(|s| chosen.iter().any(|c| **c == *s.name));
+        let n: u64 = sizes.filter_map(|s| imported.graph.ty(s.input).shape.elements()).sum();
+        note(global.quiet, format!("{} trainable tensors with {n} elements", chosen.len()));
+    }
+    let infer = if args.with_inference || !trains { Some(args.import(false)?.graph) } else { None };
+    let (graphs, unreached) = programs(&imported.graph, trains.then_some(&train), infer.as_ref())?;
+    if let Some(first) = unreached.first() {
+        note(global.quiet, format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()));
+    }
+    Ok(Model { name: stem(&args.model), weights: imported.weights, graphs, costs: costs(args.costs.as_deref())? })
+}
+
+/// File name without its extension.
+fn stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned())
+}
+
+/// Measured times from a file, or estimates.
+fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
+    let Some(path) = path else { return Ok(CostModel::estimated(DeviceProfile::cpu())) };
+    let text = std::fs::read_to_string(path).map_err(|e| CliError::disk(path.display(), &e))?;
+    serde_json::from_str(&text).map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
+}
+
+/// The model's own weights, streamed from its files.
+pub struct ModelWeights<'a>(pub &'a Weights);
+
+impl WeightSource for ModelWeights<'_> {
+    fn load(
+        &mut self,
+        name: &str,
+        ty: &TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let weight = self.0.get(name).ok_or("the model has no such tensor")?;
+        if weight.tensor.ty() != *ty {
+            return Err(format!("the model's is {}, the plan's {ty}", weight.tensor.ty()));
+        }
+        self.0.read(name, &mut |chunk| sink(chunk).map_err(std::io::Error::other)).map_err(|e| e.to_string())
+    }
+}
