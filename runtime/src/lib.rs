@@ -6,6 +6,7 @@
 mod arena;
 mod available;
 mod cpu;
+pub mod data;
 mod device;
 mod error;
 mod resolve;

@@ -1,1 +1,79 @@
-//! placeholder
+//! What the tests across crates share: where the handed data is, reference numbers, evaluation of training steps.
+
+use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
+use runtime::data::npz::Npz;
+use std::{collections::BTreeMap, path::PathBuf};
+
+/// The folder of handed data, or `None` after saying loudly that the test is skipped. In CI a missing folder fails the test.
+///
+/// # Panics
+///
+/// If `CI` is set and the folder is missing.
+pub fn data(part: &str) -> Option<PathBuf> {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
+    let candidates = ["../../shared/data", "../../../shared/data"].map(|p| PathBuf::from(root).join(p));
+    let found = given.into_iter().chain(candidates).map(|d| d.join(part)).find(|d| d.exists());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "the data folder {part} is missing: set DTRC_DATA");
+        eprintln!("SKIPPED: the data folder {part} is missing: set DTRC_DATA to run this test");
+    }
+    found
+}
+
+/// All arrays of an npz file.
+///
+/// # Panics
+///
+/// If the file cannot be read: the test has nothing to compare with then.
+pub fn npz(path: &std::path::Path) -> BTreeMap<String, Literal> {
+    let mut f = Npz::open(path).unwrap_or_else(|e| panic!("{e}"));
+    f.names().into_iter().map(|n| (n.clone(), f.read(&n).unwrap_or_else(|e| panic!("{e}")))).collect()
+}
+
+/// The elements of every state before the first step.
+///
+/// # Panics
+///
+/// If a weight cannot be read.
+pub fn initial_state(graph: &Graph, weights: &compiler::import::Weights) -> BTreeMap<ValueId, Literal> {
+    let load = |init: &Init, v: ValueId| match init {
+        Init::Literal(l) => l.clone(),
+        Init::Zeros => {
+            let ty = graph.ty(v);
+            let shape = ty.shape.fixed().expect("fixed shape").iter().map(|d| *d as u64).collect();
+            Literal::filled(ty.dtype, shape, 0.0).expect("small")
+        }
+        Init::Weight(name) => weights.literal(name).unwrap_or_else(|e| panic!("{e}")),
+    };
+    graph.states.iter().map(|s| (s.input, load(&s.init, s.input))).collect()
+}
+
+/// The elements of a step's inputs: data by name, the label under `target`, scalars by role.
+///
+/// # Panics
+///
+/// If an input has no data.
+pub fn inputs(
+    graph: &Graph,
+    io: &BTreeMap<String, Literal>,
+    learning_rate: f64,
+    step: i64,
+) -> BTreeMap<ValueId, Literal> {
+    let mut out = BTreeMap::new();
+    for i in &graph.inputs {
+        let v = graph.value(i.value);
+        let literal = match i.role {
+            InputRole::LearningRate => Literal::scalar(DType::F32, learning_rate),
+            InputRole::Step => Literal::scalar(DType::I64, step as f64),
+            InputRole::Seed => Literal::scalar(DType::I64, 1.0),
+            InputRole::Label => io["target"].clone(),
+            InputRole::Data => {
+                let found = io.get(&format!("in:{}", v.name)).or_else(|| io.get(&*v.name));
+                found.unwrap_or_else(|| panic!("no data for input {}", v.name)).clone()
+            }
+        };
+        out.insert(i.value, literal);
+    }
+    out
+}

@@ -1,0 +1,14 @@
+//! Tensors in files: npy and npz.
+
+pub mod npy;
+pub mod npz;
+
+/// A data file that cannot be used: where and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {what}")]
+pub struct DataError {
+    /// The file, with the array's name where there is one.
+    pub file: String,
+    /// What is wrong and what to do.
+    pub what: String,
+}

@@ -1,0 +1,78 @@
+//! npy: a header with dtype and shape, then the elements.
+
+use super::DataError;
+use graph::{DType, Literal};
+use npyz::{Endianness, NpyHeader, Order, TypeChar};
+use std::io::Read;
+
+/// Element type and extents of an array, and how its elements are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// The elements are big endian.
+    pub big_endian: bool,
+}
+
+impl ArrayType {
+    /// Bytes of all elements, if within 64 bits.
+    pub fn bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(self.dtype.size(), |n, d| n.checked_mul(*d))
+    }
+
+    /// Makes elements little endian in place.
+    pub fn to_little_endian(&self, bytes: &mut [u8]) {
+        let size = self.dtype.size() as usize;
+        if self.big_endian && size > 1 {
+            bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+        }
+    }
+}
+
+/// Reads a header; the reader stands at the first element afterwards.
+pub fn read_header(reader: &mut impl Read, file: &str) -> Result<ArrayType, DataError> {
+    let fail = |what: String| DataError { file: file.to_owned(), what };
+    let header = NpyHeader::from_reader(reader).map_err(|e| fail(format!("not an npy array: {e}")))?;
+    let npyz::DType::Plain(ty) = header.dtype() else {
+        return Err(fail("a structured array: give plain numbers".to_owned()));
+    };
+    let dtype = match (ty.type_char(), ty.size_field()) {
+        (TypeChar::Bool, 1) => DType::Bool,
+        (TypeChar::Float, 2) => DType::F16,
+        (TypeChar::Float, 4) => DType::F32,
+        (TypeChar::Float, 8) => DType::F64,
+        (TypeChar::Int, 1) => DType::I8,
+        (TypeChar::Int, 2) => DType::I16,
+        (TypeChar::Int, 4) => DType::I32,
+        (TypeChar::Int, 8) => DType::I64,
+        (TypeChar::Uint, 1) => DType::U8,
+        (TypeChar::Uint, 2) => DType::U16,
+        (TypeChar::Uint, 4) => DType::U32,
+        (TypeChar::Uint, 8) => DType::U64,
+        _ => return Err(fail(format!("elements of type {ty} are not supported: give floats, integers or booleans"))),
+    };
+    if header.order() == Order::Fortran && header.shape().len() > 1 {
+        return Err(fail("stored column by column: save numpy.ascontiguousarray of it".to_owned()));
+    }
+    let array = ArrayType { dtype, shape: header.shape().to_vec(), big_endian: ty.endianness() == Endianness::Big };
+    match array.bytes() {
+        Some(_) => Ok(array),
+        None => Err(fail(format!("a shape of {:?} is larger than any memory", array.shape))),
+    }
+}
+
+/// Reads a whole array of at most `limit` bytes.
+pub fn read_array(reader: &mut impl Read, file: &str, limit: u64) -> Result<Literal, DataError> {
+    let array = read_header(reader, file)?;
+    let fail = |what: String| DataError { file: file.to_owned(), what };
+    let size = array.bytes().filter(|n| *n <= limit).ok_or_else(|| fail(format!("larger than {limit} bytes")))?;
+    let mut bytes = Vec::new();
+    reader.take(size).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
+    if bytes.len() as u64 != size {
+        return Err(fail(format!("truncated: {} of {size} bytes of elements", bytes.len())));
+    }
+    array.to_little_endian(&mut bytes);
+    Literal::new(array.dtype, array.shape, bytes).map_err(|e| fail(e.to_string()))
+}
