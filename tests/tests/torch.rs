@@ -1,0 +1,302 @@
+//! Losses and gradients against PyTorch, for every small model that PyTorch's exporters wrote and whose step is static.
+//!
+//! Exceptions are derived from each file's name mapping and printed; nothing is left out silently.
+
+use compiler::{
+    import::{self, Imported, trainable},
+    pipeline::programs,
+    train::{Loss, Optimizer, TrainOptions, training_step},
+};
+use graph::{Literal, ValueId};
+use ops::{
+    cpu::interpret,
+    onnx::{BatchNormMode, DropoutMode, ImportOptions},
+};
+use plan::ProgramKind;
+use serde_json::Value as Json;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+use tests::{data, initial_state, inputs, npz};
+
+/// Models whose steps are static. The others have control flow or recurrent layers.
+const STATIC: &[&str] = &[
+    "autoencoder",
+    "bert",
+    "convnext_tiny",
+    "densenet121",
+    "gpt2",
+    "mlp",
+    "resnet18",
+    "smallcnn",
+    "unet",
+    "vgg16",
+    "vit_b_16",
+    "wav2vec",
+];
+
+struct Reference {
+    json: Json,
+    io: BTreeMap<String, Literal>,
+    grads: BTreeMap<String, Literal>,
+}
+
+impl Reference {
+    fn load(root: &Path, model: &str) -> Reference {
+        let dir = root.join("reference");
+        let text = std::fs::read_to_string(dir.join(format!("{model}.ref.json"))).unwrap();
+        Reference {
+            json: serde_json::from_str(&text).unwrap(),
+            io: npz(&dir.join(format!("{model}.io.npz"))),
+            grads: npz(&dir.join(format!("{model}.grads.npz"))),
+        }
+    }
+
+    fn losses(&self, optimizer: &str, key: &str) -> Vec<f64> {
+        self.json[optimizer][key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+    }
+
+    fn noise(&self) -> f64 {
+        self.json["grad_f32_vs_f64_max_rel"].as_f64().unwrap()
+    }
+}
+
+fn has_batchnorm(model: &str) -> bool {
+    ["densenet121", "resnet18", "smallcnn", "unet"].contains(&model)
+}
+
+fn import_model(path: &Path, file: &str, model: &str, io: &BTreeMap<String, Literal>) -> Imported {
+    // The newer exporter writes inference graphs of BatchNorm models.
+    let train = has_batchnorm(model) && file.contains(".dy_");
+    let mut options = import::Options {
+        dims: Vec::new(),
+        ops: ImportOptions {
+            training: true,
+            batchnorm: if train { BatchNormMode::Train } else { BatchNormMode::Auto },
+            dropout: DropoutMode::Auto,
+            unbiased_running_variance: true,
+        },
+    };
+    let first = import::import(path, &options).unwrap_or_else(|e| panic!("{e}"));
+    if first.symbols.is_empty() {
+        return first;
+    }
+    options.dims = dims_of(&first, io);
+    import::import(path, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Sizes of the reference inputs by `INPUT:AXIS` and by name.
+fn dims_of(imported: &Imported, io: &BTreeMap<String, Literal>) -> Vec<(String, i64)> {
+    let mut dims = BTreeMap::new();
+    for i in &imported.graph.inputs {
+        let v = imported.graph.value(i.value);
+        let Some(l) = io.get(&format!("in:{}", v.name)).or_else(|| io.get(&*v.name)) else { continue };
+        for (d, n) in v.ty.shape.0.iter().zip(l.shape()) {
+            if let Some(s) = d.as_symbol() {
+                dims.insert(s.to_string(), *n as i64);
+            }
+        }
+    }
+    dims.into_iter().collect()
+}
+
+fn options(imported: &Imported, reference: &Reference, file: &str, optimizer: Optimizer) -> TrainOptions {
+    let (loss, class_axis) = match (file.contains("_loss"), reference.json["loss"].as_str().unwrap()) {
+        (true, _) => (None, None),
+        (_, "ce" | "ce2d") => (Some(Loss::CrossEntropy), Some(1)),
+        (_, "lm") => (Some(Loss::CrossEntropy), Some(-1)),
+        (_, "mse") => (Some(Loss::Mse), None),
+        (_, other) => panic!("unknown loss {other}"),
+    };
+    let chosen = trainable::select(&imported.graph, &imported.candidates, &[], &[]).unwrap();
+    TrainOptions {
+        loss,
+        output: None,
+        label: "target".to_owned(),
+        class_axis,
+        optimizer,
+        clip_norm: None,
+        accumulate: 1,
+        trainable: chosen.iter().map(|n| n.to_string()).collect(),
+    }
+}
+
+fn sgd() -> Optimizer {
+    Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+}
+
+fn adamw() -> Optimizer {
+    Optimizer::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, decoupled: true }
+}
+
+fn close(got: &[f64], want: &[f64], tolerance: &[f64]) -> Result<(), String> {
+    for (i, ((g, w), t)) in got.iter().zip(want).zip(tolerance).enumerate() {
+        if !((g - w).abs() <= *t) {
+            return Err(format!("step {i}: loss {g}, PyTorch {w}, tolerance {t:.3e}"));
+        }
+    }
+    Ok(())
+}
+
+/// Compares six losses of an optimizer.
+fn check_losses(
+    imported: &Imported,
+    reference: &Reference,
+    file: &str,
+    key: &str,
+    steps: usize,
+) -> Result<(), String> {
+    let (optimizer, lr) = if key == "sgd" { (sgd(), 0.01) } else { (adamw(), 1e-3) };
+    let train = options(imported, reference, file, optimizer);
+    let (programs, _) = programs(&imported.graph, Some(&train), None).map_err(|e| e.to_string())?;
+    let g = &programs[0].1;
+    let mut state = initial_state(g, &imported.weights);
+    let mut losses = Vec::new();
+    for step in 1..=steps {
+        let mut given = inputs(g, &reference.io, lr, step as i64);
+        given.extend(state.clone());
+        let all = interpret(g, &given).map_err(|e| e.to_string())?;
+        losses.push(all[&g.outputs[0]].to_floats()[0]);
+        for s in &g.states {
+            if let Some(new) = s.output {
+                state.insert(s.input, all[&new].clone());
+            }
+        }
+    }
+    let (f32s, f64s) = (reference.losses(key, "losses"), reference.losses(key, "losses_f64"));
+    let noise = f32s.iter().zip(&f64s).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    let tolerance: Vec<f64> = f64s.iter().map(|l| (10.0 * noise).max(2e-6 * l.abs())).collect();
+    close(&losses, &f64s, &tolerance).map_err(|e| format!("{key} {e}"))
+}
+
+/// Elements of a PyTorch gradient in the layout of the ONNX initializer.
+fn arranged(l: &Literal, how: &str) -> Vec<f64> {
+    let x = l.to_floats();
+    if how != "transpose" {
+        return x;
+    }
+    let (r, c) = (l.shape()[0] as usize, l.shape()[1] as usize);
+    (0..r * c).map(|i| x[(i % r) * c + i / r]).collect()
+}
+
+/// Compares the gradients of step 0. Returns the parameters that the file does not have as such.
+fn check_gradients(imported: &Imported, reference: &Reference, file: &str) -> Result<Vec<String>, String> {
+    let train = options(imported, reference, file, sgd());
+    let mut step = training_step(&imported.graph, &train, ProgramKind::Train, true).map_err(|e| e.to_string())?;
+    step.graph.lift_constants();
+    let g = &step.graph;
+    let mut given = inputs(g, &reference.io, 0.01, 1);
+    given.extend(initial_state(g, &imported.weights));
+    let all = interpret(g, &given).map_err(|e| e.to_string())?;
+    let ours: BTreeMap<&str, ValueId> = step.gradients.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+    let largest = reference
+        .grads
+        .iter()
+        .filter(|(n, _)| n.starts_with("grad:"))
+        .flat_map(|(_, l)| l.to_floats())
+        .fold(0.0f64, |m, x| m.max(x.abs()));
+    let tolerance = (10.0 * reference.noise()).max(1e-5);
+    let mapping = reference.json["mapping"][file].as_object().unwrap();
+    let mut absent = Vec::new();
+    // Two parameters of the model may be two copies of one: their gradients add up.
+    let mut wanted: BTreeMap<String, (Vec<f64>, Vec<String>)> = BTreeMap::new();
+    for (parameter, target) in mapping {
+        let Some(pair) = target.as_array() else {
+            absent.push(parameter.clone());
+            continue;
+        };
+        let (name, how) = (pair[0].as_str().unwrap(), pair[1].as_str().unwrap());
+        let Some(l) = reference.grads.get(&format!("grad:{parameter}")) else { continue };
+        wanted.insert(name.to_owned(), (arranged(l, how), vec![parameter.clone()]));
+    }
+    for (name, (want, parameters)) in &wanted {
+        let got = match ours.get(name.as_str()) {
+            Some(v) => all[v].to_floats(),
+            None => vec![0.0; want.len()],
+        };
+        if got.len() != want.len() {
+            return Err(format!("{parameters:?}: {} elements, PyTorch {}", got.len(), want.len()));
+        }
+        let scale = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        let worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0f64, f64::max);
+        let small = scale < 1e-5 * largest;
+        let ok = if small { got.iter().all(|x| x.abs() < 1e-5 * largest) } else { worst <= tolerance * scale };
+        if !ok {
+            return Err(format!("gradient of {parameters:?}: off by {:.3e} of its largest, tolerance {tolerance:.1e}", worst / scale));
+        }
+    }
+    Ok(absent)
+}
+
+/// What is compared for a file, and why not all.
+fn exception(file: &str, model: &str, absent: &[String]) -> Option<String> {
+    if file == "gpt2.dy_dyn.onnx" {
+        return Some("tied weights were split: first loss, and the sum of the copies' gradients".to_owned());
+    }
+    if !absent.is_empty() {
+        return Some(format!("{} parameters are not in the file as such: first loss and the other gradients", absent.len()));
+    }
+    if has_batchnorm(model) && file.contains(".dy_") {
+        return Some("an inference graph: compared with BatchNormalization read as training".to_owned());
+    }
+    None
+}
+
+fn absent_parameters(reference: &Reference, file: &str) -> Vec<String> {
+    let mapping = reference.json["mapping"][file].as_object().unwrap();
+    mapping.iter().filter(|(_, v)| v.is_null()).map(|(k, _)| k.clone()).collect()
+}
+
+/// All checks of one file.
+fn check(root: &Path, file: &str, model: &str, reference: &Reference) -> Result<(), String> {
+    let imported = import_model(&root.join("small").join(file), file, model, &reference.io);
+    let absent = absent_parameters(reference, file);
+    let steps = if absent.is_empty() && file != "gpt2.dy_dyn.onnx" { 6 } else { 1 };
+    if file != "gpt2.dy_dyn.onnx" {
+        check_gradients(&imported, reference, file)?;
+    }
+    check_losses(&imported, reference, file, "sgd", steps)?;
+    check_losses(&imported, reference, file, "adamw", steps)
+}
+
+fn files(root: &Path) -> Vec<(String, String)> {
+    let mut names: Vec<String> = std::fs::read_dir(root.join("small"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.ends_with(".onnx"))
+        .collect();
+    names.sort();
+    let model = |n: &str| n.split('.').next().unwrap().to_owned();
+    names.into_iter().map(|n| (model(&n), n)).filter(|(m, _)| STATIC.contains(&m.as_str())).collect()
+}
+
+#[test]
+fn losses_and_gradients_equal_pytorch() {
+    let Some(root) = data("models") else { return };
+    let only = std::env::var("DTRC_ONLY").unwrap_or_default();
+    let mut failures = Vec::new();
+    let mut count = 0;
+    let mut references: BTreeMap<String, Reference> = BTreeMap::new();
+    for (model, file) in files(&root) {
+        // Random masks are not PyTorch's; a folded BatchNormalization is none any more. Both have tests of their own.
+        if file.contains("dropout") || file.contains("dy_folded") || !file.contains(&only) {
+            continue;
+        }
+        let reference = references.entry(model.clone()).or_insert_with(|| Reference::load(&root, &model));
+        count += 1;
+        let path: PathBuf = file.clone().into();
+        let note = exception(&file, &model, &absent_parameters(reference, &file)).map_or(String::new(), |e| format!("   ({e})"));
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&root, &file, &model, reference)));
+        match result {
+            Ok(Ok(())) => println!("ok    {}{note}", path.display()),
+            Ok(Err(e)) => failures.push(format!("{file}: {e}")),
+            Err(p) => {
+                let text = p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                failures.push(format!("{file}: panic: {}", text.unwrap_or_default()));
+            }
+        }
+    }
+    println!("{} of {count} files agree with PyTorch", count - failures.len());
+    assert!(failures.is_empty(), "{} of {count} files differ:\n{}", failures.len(), failures.join("\n"));
+}
