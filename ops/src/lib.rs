@@ -55,6 +55,9 @@ op_set![
     // product: matrix products, convolution
     product::matmul::MatMul,
     product::linear::Gemm,
+    product::conv::Conv,
+    product::conv::ConvTranspose,
+    product::grad_weight::ConvGradWeight,
     // pool
 
     // normalize

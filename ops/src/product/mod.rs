@@ -1,5 +1,13 @@
 //! Matrix products and what is made of them: MatMul, Gemm, Einsum, convolutions.
 
+pub mod conv;
+mod correlate;
+mod depthwise;
 pub mod gemm;
+pub mod grad_weight;
 pub mod linear;
 pub mod matmul;
+mod panel;
+#[cfg(test)]
+mod tests;
+pub(crate) mod window;
