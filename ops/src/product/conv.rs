@@ -457,7 +457,10 @@ fn import_transpose(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
                 Some(w) => match d.as_const() {
                     Some(n) => (n - 1) * s + window.reach(i) + extra[i] - w[i],
                     None => {
-                        return Err(OpError::Dynamic(format!("the padding of axis {} (output_shape)", i + 2)));
+                        return Err(OpError::Dynamic(format!(
+                            "the padding of axis {} (output_shape)",
+                            i + 2
+                        )));
                     }
                 },
                 None => window.reach(i) + extra[i] - s,

@@ -164,7 +164,7 @@ fn dot<T: Float>(a: &[T], b: &[T], step: usize) -> T {
     }
     for half in [8, 4, 2, 1] {
         for i in 0..half {
-            lanes[i] = lanes[i] + lanes[i + half];
+            lanes[i] += lanes[i + half];
         }
     }
     lanes[0]

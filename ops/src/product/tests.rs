@@ -187,7 +187,9 @@ fn import(op_type: &str, attrs: Attrs, shapes: &[&[usize]]) -> Result<(Vec<usize
     let inputs: Vec<_> = shapes
         .iter()
         .enumerate()
-        .map(|(i, s)| Some(graph.add_input(format!("x{i}"), TensorType::new(DType::F32, *s), InputRole::Data)))
+        .map(|(i, s)| {
+            Some(graph.add_input(format!("x{i}"), TensorType::new(DType::F32, *s), InputRole::Data))
+        })
         .collect();
     let mut b = Builder::new(&mut graph);
     let options = ImportOptions {

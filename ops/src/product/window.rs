@@ -101,9 +101,9 @@ impl Window {
             "SAME_LOWER" => true,
             other => return Err(OpError::invalid(format!("auto_pad {other:?} is not defined"))),
         };
-        for i in 0..w.rank().min(spatial.len()) {
+        for (i, extent) in spatial.iter().enumerate().take(w.rank()) {
             let (s, reach) = (w.strides[i], w.reach(i));
-            let total = match spatial[i].as_const() {
+            let total = match extent.as_const() {
                 Some(n) => ((n + s - 1) / s - 1) * s + reach - n,
                 None if s == 1 => reach - 1,
                 None => return Err(OpError::Dynamic(format!("the padding of axis {} (auto_pad)", i + 2))),
