@@ -35,7 +35,9 @@ pub enum ProblemError {
         node: String,
     },
     /// A view's source is neither read nor made by the node that makes the view, or the view has bytes of its own.
-    #[error("value {value:?} is a view whose source its node neither reads nor makes before it, or it has bytes of its own")]
+    #[error(
+        "value {value:?} is a view whose source its node neither reads nor makes before it, or it has bytes of its own"
+    )]
     View {
         /// Name of the value.
         value: String,
@@ -76,8 +78,12 @@ pub fn check(problem: &Problem) -> Result<(), ProblemError> {
     for (id, node) in problem.nodes.iter().enumerate() {
         let name = || node.name.clone();
         let known = |v: &ValueId| (*v as usize) < values;
-        let pairs = |p: &(u32, u32)| (p.0 as usize) < node.outputs.len() && (p.1 as usize) < node.inputs.len();
-        if !(node.inputs.iter().all(known) && node.outputs.iter().all(known) && node.overwrites.iter().all(pairs)) {
+        let pairs =
+            |p: &(u32, u32)| (p.0 as usize) < node.outputs.len() && (p.1 as usize) < node.inputs.len();
+        if !(node.inputs.iter().all(known)
+            && node.outputs.iter().all(known)
+            && node.overwrites.iter().all(pairs))
+        {
             return Err(ProblemError::Index { node: name() });
         }
         if node.implementations.is_empty() {
@@ -131,10 +137,15 @@ pub fn check(problem: &Problem) -> Result<(), ProblemError> {
 fn check_sums(problem: &Problem) -> Result<(), ProblemError> {
     let nodes = problem.nodes.iter().flat_map(|n| &n.implementations);
     let bytes = problem.values.iter().map(|v| v.bytes).chain(nodes.clone().map(|i| i.workspace));
-    let bytes = bytes.map(u128::from).sum::<u128>() + u128::from(problem.resident) + u128::from(problem.alignment);
+    let bytes =
+        bytes.map(u128::from).sum::<u128>() + u128::from(problem.resident) + u128::from(problem.alignment);
     let times: u128 = nodes.map(|i| u128::from(i.time)).sum();
     // A schedule may run a node many times: leave room for 2^12 times the sum.
-    if bytes >= 1 << 62 || times >= 1 << 50 || problem.nodes.len() >= 1 << 28 || problem.values.len() >= 1 << 28 {
+    if bytes >= 1 << 62
+        || times >= 1 << 50
+        || problem.nodes.len() >= 1 << 28
+        || problem.values.len() >= 1 << 28
+    {
         return Err(ProblemError::TooLarge);
     }
     Ok(())

@@ -51,7 +51,8 @@ impl Genome {
         let nodes = index.nodes();
         self.place.clear();
         self.place.resize(nodes + 2, NONE);
-        let mut next: Vec<u32> = (0..index.groups() as u32).map(|g| index.group_edges.range(g).start as u32).collect();
+        let mut next: Vec<u32> =
+            (0..index.groups() as u32).map(|g| index.group_edges.range(g).start as u32).collect();
         for (place, &node) in self.order.iter().enumerate() {
             self.place[node as usize] = place as u32;
         }
@@ -117,6 +118,8 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) stored: Vec<Stored>,
     /// Executed steps so far, over all evaluations: the unit of work limits.
     pub(crate) work: u64,
+    /// Every node in its fastest implementation, whatever the budget.
+    pub(crate) fastest_only: bool,
     current: Vec<u32>,
     available: Vec<bool>,
     hold_from: Vec<u32>,
@@ -151,6 +154,7 @@ impl<'a> Evaluator<'a> {
             places: Vec::new(),
             stored: Vec::new(),
             work: 0,
+            fastest_only: false,
             current: Vec::new(),
             available: vec![false; index.value_group.len()],
             hold_from: vec![0; index.groups()],
@@ -249,6 +253,19 @@ impl<'a> Evaluator<'a> {
         pairs.into_iter().any(|(&read, &commit)| read != NONE && commit != NONE && read > commit)
     }
 
+    /// Whether the first executions of the evaluated sequence have the genome's order.
+    pub(crate) fn keeps_order(&self, genome: &Genome) -> bool {
+        let mut next = 0;
+        for &node in &self.sequence {
+            let place = genome.place[node as usize] as usize;
+            if place > next {
+                return false;
+            }
+            next += usize::from(place == next);
+        }
+        true
+    }
+
     /// After a use or the making of a group: carry it to the next use, or drop it.
     #[inline]
     fn settle(&mut self, genome: &Genome, group: u32, place: u32) {
@@ -309,7 +326,10 @@ impl<'a> Evaluator<'a> {
         let index = self.index;
         for &value in index.outputs.row(node) {
             let group = index.value_group[value as usize];
-            if group != NONE && index.group_root[group as usize] == value && index.members.row(group).len() > 1 {
+            if group != NONE
+                && index.group_root[group as usize] == value
+                && index.members.row(group).len() > 1
+            {
                 self.drop_group(group);
             }
             self.available[value as usize] = true;
@@ -395,7 +415,7 @@ impl<'a> Evaluator<'a> {
         for (step, &node) in self.sequence.iter().enumerate() {
             live += self.change[step];
             let mut total = live as Bytes + index.workspace[node as usize];
-            if total > budget && index.choice[node as usize] {
+            if total > budget && index.choice[node as usize] && !self.fastest_only {
                 let (workspace, time) = cheaper_scratch(index, node, budget.saturating_sub(live as Bytes));
                 total = live as Bytes + workspace;
                 score.time += time - index.time[node as usize];
@@ -438,7 +458,8 @@ impl<'a> Evaluator<'a> {
         for (step, &node) in self.sequence.iter().enumerate() {
             let step = step as u32;
             // What reads a parked node's output is parked with it, if it runs only once.
-            let waits = parked.iter().filter(|p| index.predecessors.row(node).contains(&p.0)).map(|p| p.1).max();
+            let waits =
+                parked.iter().filter(|p| index.predecessors.row(node).contains(&p.0)).map(|p| p.1).max();
             let own = until[node as usize];
             let target = match (waits, own) {
                 (Some(w), NONE) => Some(w),

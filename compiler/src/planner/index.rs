@@ -84,7 +84,6 @@ pub(crate) struct Index<'a> {
     pub(crate) successors: Rows,
     pub(crate) kept_to_end: Vec<u32>,
     pub(crate) base_time: Nanos,
-    pub(crate) kept_members: Vec<bool>,
 }
 
 impl<'a> Index<'a> {
@@ -147,12 +146,6 @@ impl<'a> Index<'a> {
             edge_group.push(group as u32);
             edge_node.push(nodes as u32 + 1);
         }
-        let kept_members = group_root
-            .iter()
-            .enumerate()
-            .map(|(g, _)| members[g].iter().any(|&v| problem.values[v as usize].keep_to_end))
-            .collect();
-
         let mut by_root = vec![None; values];
         for (s, state) in problem.states.iter().enumerate() {
             by_root[state.old as usize] = Some(s);
@@ -179,14 +172,17 @@ impl<'a> Index<'a> {
             }
         }
         let size = |v: u32| problem.values[v as usize].bytes;
-        let overwrites = problem.nodes.iter().map(|n| {
+        let overwrites: Vec<Vec<u32>> = Vec::from_iter(problem.nodes.iter().map(|n| {
             let pairs = n.overwrites.iter().map(|p| (n.outputs[p.0 as usize], n.inputs[p.1 as usize]));
             let fit = pairs.filter(|&(o, i)| {
                 let groups = (value_group[o as usize], value_group[i as usize]);
-                root[o as usize] == o && groups.0 != NONE && groups.1 != NONE && size(o) == size(root[i as usize])
+                root[o as usize] == o
+                    && groups.0 != NONE
+                    && groups.1 != NONE
+                    && size(o) == size(root[i as usize])
             });
             fit.flat_map(|(o, i)| [o, i]).collect()
-        });
+        }));
         let first = |n: &super::problem::Node| n.implementations[0];
         let this = Self {
             problem,
@@ -220,7 +216,6 @@ impl<'a> Index<'a> {
             successors: Rows::new(successors),
             base_time: given.iter().map(|&n| first(&problem.nodes[n as usize]).time).sum(),
             kept_to_end,
-            kept_members,
             needed,
             given,
         };

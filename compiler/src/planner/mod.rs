@@ -3,10 +3,24 @@
 //! It knows neither ONNX nor kernels. A problem comes from a training graph, from a graph in JSON or from a recorded log; every
 //! strategy reads the same problem and returns the same kind of schedule, and one exact replay judges them all.
 
+pub mod check;
+mod decode;
+mod driver;
+mod index;
 pub mod offsets;
+mod order;
+pub mod outcome;
 pub mod problem;
+pub mod replay;
+pub mod schedule;
+mod strategies;
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
+pub use driver::{plan, plan_many};
+pub use outcome::{Cut, Infeasible, Options, PlanError, Planned, Progress, StopReason};
 pub use problem::{Bytes, Nanos, Problem};
+pub use schedule::{Schedule, Step};

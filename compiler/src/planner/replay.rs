@@ -217,11 +217,10 @@ fn live_bytes(problem: &Problem, steps: usize, lifetimes: &[Lifetime]) -> Vec<By
 
 impl<'a> Replayer<'a> {
     fn new(problem: &'a Problem) -> Self {
-        let mut old_of = vec![None; problem.values.len()];
-        for value in 0..problem.values.len() {
-            let root = storage_root(problem, value as ValueId);
-            old_of[value] = problem.states.iter().position(|s| s.old == root).map(|s| s as u32);
-        }
+        let old_of = (0..problem.values.len() as ValueId)
+            .map(|v| storage_root(problem, v))
+            .map(|root| problem.states.iter().position(|s| s.old == root).map(|s| s as u32))
+            .collect();
         let mut once: Vec<bool> = problem.nodes.iter().map(|n| n.once).collect();
         for state in &problem.states {
             once[state.commit as usize] = true;
@@ -303,7 +302,12 @@ impl<'a> Replayer<'a> {
         if let Some(state) = self.old_of[value as usize]
             && let Some(commit) = self.committed[state as usize]
         {
-            return Err(ReplayError::ReadAfterCommit { step: index, node: node.into(), value: name(), commit });
+            return Err(ReplayError::ReadAfterCommit {
+                step: index,
+                node: node.into(),
+                value: name(),
+                commit,
+            });
         }
         if let Some(storage) = instance.storage {
             let (generation, overwrite) = self.generations[storage as usize];
@@ -381,7 +385,13 @@ impl<'a> Replayer<'a> {
         Ok(storage)
     }
 
-    fn bad_overwrite(&self, index: usize, step: &Step, pair: (u32, u32), reason: OverwriteFault) -> ReplayError {
+    fn bad_overwrite(
+        &self,
+        index: usize,
+        step: &Step,
+        pair: (u32, u32),
+        reason: OverwriteFault,
+    ) -> ReplayError {
         let node = self.problem.nodes[step.node as usize].name.clone();
         ReplayError::BadOverwrite { step: index, node, output: pair.0, input: pair.1, reason }
     }
@@ -402,7 +412,12 @@ impl<'a> Replayer<'a> {
                 let (generation, overwrite) = self.generations[storage as usize];
                 if generation != instance.generation {
                     let value = value.name.clone();
-                    return Err(ReplayError::Overwritten { step: steps, node: String::new(), value, overwrite });
+                    return Err(ReplayError::Overwritten {
+                        step: steps,
+                        node: String::new(),
+                        value,
+                        overwrite,
+                    });
                 }
                 self.lifetimes[storage as usize].end = steps as u32;
             }
@@ -430,7 +445,8 @@ pub fn choose_overwrites(problem: &Problem, order: &[NodeId]) -> Vec<Vec<(u32, u
             };
             let root = find(&taken_into, read);
             let is_view = problem.values[node.outputs[output as usize] as usize].view_of.is_some();
-            let fits = lives.size[root as usize] == problem.values[node.outputs[output as usize] as usize].bytes;
+            let fits =
+                lives.size[root as usize] == problem.values[node.outputs[output as usize] as usize].bytes;
             let alone = lives.inputs[index]
                 .iter()
                 .filter(|s| s.is_some_and(|s| find(&taken_into, s) == root))
@@ -526,7 +542,8 @@ pub fn assemble(problem: &Problem, order: &[NodeId], budget: Bytes) -> Schedule 
         let node = &problem.nodes[step.node as usize];
         let scratch = |w: Bytes| w.next_multiple_of(problem.alignment);
         let rest = first.live[index] - scratch(node.implementations[0].workspace);
-        step.implementation = choose_implementation(node.implementations.iter(), |w| rest + scratch(w) <= budget);
+        step.implementation =
+            choose_implementation(node.implementations.iter(), |w| rest + scratch(w) <= budget);
     }
     schedule
 }

@@ -1,0 +1,366 @@
+//! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
+
+use super::decode::Evaluator;
+use super::index::{Index, NONE};
+use super::offsets::{Buffer, Limits, Placement, place};
+use super::order;
+use super::outcome::{Infeasible, KeepAll, Layout, Options, PlanError, Planned, Progress, StopReason};
+use super::problem::{Bytes, Nanos, Problem};
+use super::replay::{Holder, Replay, assemble, replay};
+use super::schedule::Schedule;
+use super::strategies::{
+    Candidate, Context, best_cut, hindsight, keep_all, local_search, square_root, window_repair,
+};
+
+/// Plans a problem within a budget.
+///
+/// # Errors
+/// A problem that is not well formed, or no plan within the budget.
+pub fn plan(problem: &Problem, budget: Bytes, options: &Options) -> Result<Planned, PlanError> {
+    let mut results = plan_many(problem, &[budget], options)?;
+    results.remove(0).map_err(|e| PlanError::Infeasible(Box::new(e)))
+}
+
+/// Plans a problem within several budgets; answers in the order asked. A larger budget starts from the plans of the smaller ones and
+/// never takes more time.
+///
+/// # Errors
+/// A problem that is not well formed. A budget without a plan is an error of its own.
+pub fn plan_many(
+    problem: &Problem,
+    budgets: &[Bytes],
+    options: &Options,
+) -> Result<Vec<Result<Planned, Infeasible>>, PlanError> {
+    let index = Index::new(problem)?;
+    let mut session = Session::new(&index, options);
+    let mut rising: Vec<usize> = (0..budgets.len()).collect();
+    rising.sort_by_key(|&i| (budgets[i], i));
+    let mut results: Vec<Option<Result<Planned, Infeasible>>> = budgets.iter().map(|_| None).collect();
+    for i in rising {
+        results[i] = Some(session.plan(budgets[i]));
+    }
+    Ok(results.into_iter().flatten().collect())
+}
+
+/// A schedule with its replay and addresses.
+struct Placed {
+    schedule: Schedule,
+    replay: Replay,
+    layout: Layout,
+}
+
+impl Placed {
+    fn arena(&self, problem: &Problem) -> Bytes {
+        problem.resident + self.layout.height
+    }
+}
+
+/// What is common to all budgets, and the candidates found so far.
+struct Session<'i, 'a> {
+    index: &'i Index<'a>,
+    options: &'i Options,
+    context: Context<'i, 'a>,
+    keep_all: Candidate,
+    keep_all_summary: KeepAll,
+    naive_peak: Bytes,
+    found: Vec<Candidate>,
+}
+
+impl<'i, 'a> Session<'i, 'a> {
+    fn new(index: &'i Index<'a>, options: &'i Options) -> Self {
+        let size = index.given.len() as u64;
+        let work = options.work.unwrap_or((size * 60_000).clamp(1_000_000, 60_000_000));
+        let orders = if options.keep_order {
+            vec![index.given.clone()]
+        } else {
+            order::candidates(index).into_iter().map(|o| o.1).collect()
+        };
+        let mut context = Context {
+            index,
+            budget: Bytes::MAX,
+            keep_order: options.keep_order,
+            orders,
+            evaluator: Evaluator::new(index),
+            seed: options.seed,
+            work,
+        };
+        context.sort_orders();
+        let keep_all = keep_all::run(&mut context);
+        if !options.keep_order && context.orders[0] != keep_all.genome.order {
+            context.orders.insert(0, keep_all.genome.order.clone());
+        }
+        let mut this = Self {
+            index,
+            options,
+            context,
+            keep_all,
+            keep_all_summary: KeepAll::default(),
+            naive_peak: naive_peak(index),
+            found: Vec::new(),
+        };
+        // Every fastest implementation: no budget is short.
+        let placed = this.place(&this.keep_all.sequence, Bytes::MAX, Limits::default());
+        this.keep_all_summary = KeepAll { live_peak: placed.replay.peak, arena: placed.arena(index.problem) };
+        this.report("keep all", Bytes::MAX, &[]);
+        this
+    }
+
+    fn report(&self, phase: &'static str, budget: Bytes, candidates: &[Candidate]) {
+        if let Some(progress) = &self.options.progress {
+            let best = candidates.iter().chain([&self.keep_all]).min_by_key(|c| c.score.key(budget));
+            let fits = best.filter(|b| b.score.peak <= budget);
+            progress(&Progress {
+                phase,
+                extra_fraction: fits.map(|b| {
+                    (b.score.time - self.index.base_time) as f64 / self.index.base_time.max(1) as f64
+                }),
+                peak: best.map_or(0, |b| b.score.peak),
+            });
+        }
+    }
+
+    /// Assembles, replays and places a sequence.
+    fn place(&self, sequence: &[u32], budget: Bytes, limits: Limits) -> Placed {
+        let problem = self.index.problem;
+        let schedule = assemble(problem, sequence, budget);
+        // Candidates are lawful by construction; a broken one would show as an empty replay, which no caller takes for a plan.
+        let replay = replay(problem, &schedule).unwrap_or_default();
+        debug_assert_eq!(replay.storages.len(), sequence.len());
+        let buffers: Vec<Buffer> = replay
+            .lifetimes
+            .iter()
+            .map(|l| Buffer { start: l.start.into(), end: l.end.into(), size: l.size })
+            .collect();
+        let capacity = (budget != Bytes::MAX).then(|| budget.saturating_sub(problem.resident));
+        let Placement { offsets, height, .. } = place(&buffers, capacity, limits);
+        let layout = Layout { lifetimes: replay.lifetimes.clone(), offsets, height };
+        Placed { schedule, replay, layout }
+    }
+
+    fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
+        let start_work = self.context.evaluator.work;
+        let (floor, _) = working_set_bound(self.index);
+        let mut live_budget = budget;
+        let mut best: Option<(Candidate, Placed)> = None;
+        let mut pool = self.found.clone();
+        pool.push(self.keep_all.clone());
+        let mut least: Option<Candidate> = None;
+        for round in 0..6 {
+            self.context.budget = live_budget;
+            let candidate = self.search(&pool, round, budget < floor);
+            if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
+                least = Some(candidate.clone());
+            }
+            if candidate.score.peak > budget {
+                break;
+            }
+            let limits =
+                if round < 2 { Limits { search: 400_000_000, ..Limits::default() } } else { Limits::quick() };
+            let placed = self.place(&candidate.sequence, budget, limits);
+            let arena = placed.arena(self.index.problem);
+            if arena <= budget {
+                let time = placed.replay.time;
+                if best.as_ref().is_none_or(|b| time < b.1.replay.time) {
+                    best = Some((candidate, placed));
+                }
+                break;
+            }
+            // Fragmentation: ask for that much less, and a little more each time.
+            let lost = (arena - budget).max(self.index.problem.alignment);
+            live_budget = live_budget.min(candidate.score.peak).saturating_sub(lost + lost / 4 * round);
+            pool.push(candidate);
+        }
+        let work = self.context.evaluator.work - start_work;
+        match best {
+            Some((candidate, placed)) => {
+                let planned = self.planned(budget, &candidate, placed, work);
+                self.found.push(candidate);
+                Ok(planned)
+            }
+            None => {
+                let least = least.unwrap_or_else(|| self.keep_all.clone());
+                let refusal = self.infeasible(budget, &least);
+                self.found.push(least);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Seeds and local search under the context's budget.
+    fn search(&mut self, pool: &[Candidate], round: u64, hopeless: bool) -> Candidate {
+        let budget = self.context.budget;
+        let base = self.index.base_time;
+        let mut seeds: Vec<Candidate> = Vec::new();
+        for known in pool {
+            let strategy = known.strategy;
+            seeds.extend(self.context.decode(strategy, known.genome.clone(), Nanos::MAX));
+        }
+        let fits = |c: &Candidate| c.score.peak <= budget;
+        if let Some(done) = seeds.iter().find(|c| fits(c) && c.score.time == base) {
+            return done.clone();
+        }
+        if round == 0 {
+            seeds.extend(square_root::run(&mut self.context));
+            self.report("square root", budget, &seeds);
+            seeds.extend(best_cut::run(&mut self.context, &self.options.cuts));
+            seeds.extend(hindsight::run(&mut self.context));
+            self.report("hindsight", budget, &seeds);
+            seeds.extend(window_repair::run(&mut self.context));
+            self.report("window repair", budget, &seeds);
+        }
+        let mut starts = best_per_strategy(seeds, budget);
+        starts.truncate(if round == 0 { 4 } else { 2 });
+        let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
+        let first = share / 2 / starts.len().max(1) as u64;
+        let mut improved: Vec<Candidate> = Vec::new();
+        for (salt, start) in starts.iter().enumerate() {
+            let repaired = window_repair::repair(&mut self.context, start.clone());
+            let trimmed = window_repair::trim(&mut self.context, repaired);
+            improved.push(local_search::improve(
+                &mut self.context,
+                &trimmed,
+                first,
+                salt as u64 + 16 * round,
+            ));
+        }
+        improved.sort_by_key(|c| c.score.key(budget));
+        improved.truncate(2);
+        self.report("local search", budget, &improved);
+        let second = share / 2 / improved.len().max(1) as u64;
+        for (salt, candidate) in improved.iter_mut().enumerate() {
+            *candidate =
+                local_search::improve(&mut self.context, candidate, second, 1000 + salt as u64 + 16 * round);
+        }
+        self.report("local search", budget, &improved);
+        let best = improved.into_iter().min_by_key(|c| c.score.key(budget));
+        best.unwrap_or_else(|| self.keep_all.clone())
+    }
+
+    fn planned(&self, budget: Bytes, candidate: &Candidate, placed: Placed, work: u64) -> Planned {
+        let problem = self.index.problem;
+        debug_assert!(placed.arena(problem) <= budget);
+        let base_time = self.index.base_time;
+        let nothing = placed.replay.time == base_time;
+        Planned {
+            live_peak: placed.replay.peak,
+            arena: placed.arena(problem),
+            time: placed.replay.time,
+            base_time,
+            keep_all: self.keep_all_summary,
+            naive_peak: self.naive_peak,
+            bound: nothing.then_some(0),
+            strategy: candidate.strategy.into(),
+            stop: if nothing { StopReason::NothingToGain } else { StopReason::WorkLimit },
+            work,
+            schedule: placed.schedule,
+            layout: placed.layout,
+        }
+    }
+
+    fn infeasible(&self, budget: Bytes, least: &Candidate) -> Infeasible {
+        let problem = self.index.problem;
+        let (bound, binding) = working_set_bound(self.index);
+        let placed = self.place(&least.sequence, least.score.peak, Limits::quick());
+        let replay = &placed.replay;
+        let step = replay.peak_step as u32;
+        let mut largest: Vec<(String, Bytes)> = replay
+            .lifetimes
+            .iter()
+            .filter(|l| l.start <= step && step < l.end && l.size > 0)
+            .map(|l| (holder_name(problem, &placed.schedule, l.holder), l.size))
+            .collect();
+        largest.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+        largest.truncate(5);
+        let at_peak = placed.schedule.steps.get(replay.peak_step).map(|s| s.node);
+        let name = |n: u32| problem.nodes[n as usize].name.clone();
+        let binding_node = if budget < bound { binding } else { at_peak };
+        Infeasible {
+            budget,
+            state_floor: problem.resident,
+            least_arena: placed.arena(problem),
+            least_peak: replay.peak,
+            lower_bound: bound,
+            binding_node: binding_node.map_or_else(String::new, name),
+            largest,
+            proved: budget < bound,
+        }
+    }
+}
+
+impl Context<'_, '_> {
+    /// Orders by the peak of keep-all, least first; equal ones stay as they are.
+    fn sort_orders(&mut self) {
+        let index = self.index;
+        let mut keyed: Vec<(Bytes, Vec<u32>)> = std::mem::take(&mut self.orders)
+            .into_iter()
+            .map(|o| {
+                let genome = super::decode::Genome::keep_all(index, o);
+                let score = self.evaluator.decode(&genome, Bytes::MAX, Nanos::MAX);
+                (score.map_or(Bytes::MAX, |s| s.peak), genome.order)
+            })
+            .collect();
+        keyed.sort_by_key(|k| k.0);
+        self.orders = keyed.into_iter().map(|k| k.1).collect();
+    }
+}
+
+fn holder_name(problem: &Problem, schedule: &Schedule, holder: Holder) -> String {
+    match holder {
+        Holder::Input(value) => problem.values[value as usize].name.clone(),
+        Holder::Output(step, output) => {
+            let node = &problem.nodes[schedule.steps[step].node as usize];
+            problem.values[node.outputs[output as usize] as usize].name.clone()
+        }
+        Holder::Workspace(step) => {
+            format!("workspace of {}", problem.nodes[schedule.steps[step].node as usize].name)
+        }
+    }
+}
+
+/// The best candidate of each strategy, best first.
+fn best_per_strategy(mut candidates: Vec<Candidate>, budget: Bytes) -> Vec<Candidate> {
+    candidates.sort_by_key(|c| c.score.key(budget));
+    let mut seen: Vec<&'static str> = Vec::new();
+    candidates.retain(|c| {
+        !seen.contains(&c.strategy) && {
+            seen.push(c.strategy);
+            true
+        }
+    });
+    candidates
+}
+
+/// Live peak of the given order without overwrites, in the fastest implementations.
+fn naive_peak(index: &Index<'_>) -> Bytes {
+    let mut schedule = assemble(index.problem, &index.given, Bytes::MAX);
+    for step in &mut schedule.steps {
+        step.overwrites.clear();
+    }
+    replay(index.problem, &schedule).map_or(0, |r| r.peak)
+}
+
+/// No schedule needs less: the inputs, outputs and least workspace of one needed node, after the best lawful overwrite of each output,
+/// beside what is always there. With the node that binds.
+pub(crate) fn working_set_bound(index: &Index<'_>) -> (Bytes, Option<u32>) {
+    let problem = index.problem;
+    let mut bound = (problem.resident, None);
+    for &node in &index.given {
+        let n = &problem.nodes[node as usize];
+        let inputs: Bytes = index.input_groups.row(node).iter().map(|&g| index.group_bytes[g as usize]).sum();
+        let mut outputs = 0;
+        for (position, &value) in n.outputs.iter().enumerate() {
+            let group = index.value_group[value as usize];
+            let own = group != NONE && index.group_root[group as usize] == value;
+            let may_share = n.overwrites.iter().any(|p| p.0 as usize == position);
+            if own && !may_share {
+                outputs += index.group_bytes[group as usize];
+            }
+        }
+        let workspace = n.implementations.iter().map(|i| i.workspace).min().unwrap_or(0);
+        let total = problem.resident + inputs + outputs + workspace.next_multiple_of(problem.alignment);
+        if total > bound.0 {
+            bound = (total, Some(node));
+        }
+    }
+    bound
+}

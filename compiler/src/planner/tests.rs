@@ -1,0 +1,448 @@
+//! Properties that hold on every problem, and small problems with known answers.
+
+use super::decode::{Evaluator, Genome};
+use super::driver::{plan, plan_many, working_set_bound};
+use super::index::Index;
+use super::order;
+use super::outcome::{Options, PlanError};
+use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
+use super::replay::{OverwriteFault, ReplayError, assemble, replay};
+use super::schedule::{Schedule, Step};
+use super::strategies::{Context, Random, hindsight, keep_all, local_search, square_root, window_repair};
+
+/// Builds problems by hand.
+#[derive(Default)]
+struct Build(Problem);
+
+impl Build {
+    fn new() -> Self {
+        Self(Problem { alignment: 1, ..Problem::default() })
+    }
+
+    fn value(&mut self, bytes: Bytes, view_of: Option<u32>, resident: bool, producer: Option<u32>) -> u32 {
+        let name = format!("v{}", self.0.values.len());
+        self.0.values.push(Value { name, producer, bytes, view_of, resident, keep_to_end: false });
+        self.0.values.len() as u32 - 1
+    }
+
+    fn parameter(&mut self, bytes: Bytes) -> u32 {
+        self.0.resident += bytes;
+        self.value(0, None, true, None)
+    }
+
+    fn staged(&mut self, bytes: Bytes) -> u32 {
+        self.value(bytes, None, false, None)
+    }
+
+    fn bare(&mut self, inputs: &[u32], time: Nanos) -> u32 {
+        let name = format!("n{}", self.0.nodes.len());
+        self.0.nodes.push(Node {
+            name,
+            inputs: inputs.to_vec(),
+            outputs: Vec::new(),
+            implementations: vec![Implementation { workspace: 0, time }],
+            overwrites: Vec::new(),
+            once: false,
+            required: false,
+        });
+        self.0.nodes.len() as u32 - 1
+    }
+
+    fn output(&mut self, node: u32, bytes: Bytes) -> u32 {
+        let value = self.value(bytes, None, false, Some(node));
+        self.0.nodes[node as usize].outputs.push(value);
+        value
+    }
+
+    fn node(&mut self, inputs: &[u32], bytes: Bytes, time: Nanos) -> u32 {
+        let node = self.bare(inputs, time);
+        self.output(node, bytes)
+    }
+
+    fn view(&mut self, source: u32) -> u32 {
+        let node = self.bare(&[source], 1);
+        let value = self.value(0, Some(source), false, Some(node));
+        self.0.nodes[node as usize].outputs.push(value);
+        value
+    }
+
+    fn commit(&mut self, state: u32, inputs: &[u32]) -> u32 {
+        let mut all = vec![state];
+        all.extend(inputs.iter().filter(|v| **v != state));
+        let node = self.bare(&all, 1);
+        let new = self.value(0, None, true, Some(node));
+        let n = &mut self.0.nodes[node as usize];
+        n.outputs.push(new);
+        (n.once, n.required) = (true, true);
+        self.0.states.push(State { old: state, commit: node });
+        node
+    }
+
+    fn require(&mut self, value: u32) {
+        let node = self.0.values[value as usize].producer.expect("made by a node");
+        self.0.nodes[node as usize].required = true;
+    }
+}
+
+/// A random problem with views, several outputs, overwrites, once nodes, commits and implementations.
+fn random_problem(seed: u64, nodes: usize) -> Problem {
+    let mut random = Random::new(seed);
+    let mut build = Build::new();
+    build.0.alignment = [1, 4][random.below(2)];
+    let unit = build.0.alignment;
+    let parameters: Vec<u32> = (0..1 + random.below(3)).map(|_| build.parameter(unit * 2)).collect();
+    let mut values: Vec<u32> = (0..1 + random.below(2)).map(|_| build.staged(unit * 3)).collect();
+    for _ in 0..nodes {
+        let mut inputs = Vec::new();
+        for _ in 0..1 + random.below(3) {
+            let near = values.len().min(4);
+            let at = if random.below(3) == 0 {
+                random.below(values.len())
+            } else {
+                values.len() - 1 - random.below(near)
+            };
+            if !inputs.contains(&values[at]) {
+                inputs.push(values[at]);
+            }
+        }
+        if random.below(6) == 0 {
+            values.push(build.view(inputs[0]));
+            continue;
+        }
+        if random.below(3) == 0 {
+            inputs.push(parameters[random.below(parameters.len())]);
+        }
+        let time = 1 + random.below(9) as Nanos;
+        let node = build.bare(&inputs, time);
+        for _ in 0..1 + usize::from(random.below(5) == 0) {
+            let bytes = unit * random.below(6) as Bytes;
+            values.push(build.output(node, bytes));
+        }
+        let n = &mut build.0.nodes[node as usize];
+        n.once = random.below(12) == 0;
+        n.required = random.below(8) == 0;
+        n.implementations[0].workspace = random.below(4) as Bytes;
+        if random.below(4) == 0 {
+            n.implementations.push(Implementation { workspace: 0, time: time + 2 });
+        }
+        for input in 0..n.inputs.len() as u32 {
+            if random.below(3) == 0 {
+                n.overwrites.push((0, input));
+            }
+        }
+    }
+    let last = *values.last().expect("there are inputs");
+    if build.0.values[last as usize].producer.is_some() {
+        build.require(last);
+    }
+    for &parameter in &parameters {
+        if random.below(2) == 0 {
+            let gradient = values[values.len() - 1 - random.below(values.len().min(5))];
+            build.commit(parameter, &[gradient]);
+        }
+    }
+    for value in &mut build.0.values {
+        if value.producer.is_some() && random.below(15) == 0 {
+            value.keep_to_end = true;
+        }
+    }
+    build.0
+}
+
+fn context<'i, 'a>(index: &'i Index<'a>, budget: Bytes) -> Context<'i, 'a> {
+    Context {
+        index,
+        budget,
+        keep_order: false,
+        orders: order::candidates(index).into_iter().map(|o| o.1).collect(),
+        evaluator: Evaluator::new(index),
+        seed: 7,
+        work: 40_000,
+    }
+}
+
+fn quick() -> Options {
+    Options { work: Some(60_000), ..Options::default() }
+}
+
+#[test]
+fn every_strategy_is_lawful_and_scored_exactly() {
+    let (mut candidates, mut recomputing) = (0, 0);
+    for seed in 0..150 {
+        let problem = random_problem(seed, 4 + (seed as usize * 5) % 40);
+        let index = Index::new(&problem).expect("well formed");
+        let peak = keep_all::run(&mut context(&index, 0)).score.peak;
+        let (floor, _) = working_set_bound(&index);
+        for part in [0, 2, 4] {
+            let budget = floor + (peak - floor) * part / 4;
+            let mut context = context(&index, budget);
+            let mut all = square_root::run(&mut context);
+            all.extend(hindsight::run(&mut context));
+            all.extend(window_repair::run(&mut context));
+            all.push(keep_all::run(&mut context));
+            let start = all[all.len() - 1].clone();
+            all.push(local_search::improve(&mut context, &start, 20_000, 1));
+            for candidate in all {
+                let schedule = assemble(&problem, &candidate.sequence, budget);
+                let name = candidate.strategy;
+                let replay =
+                    replay(&problem, &schedule).unwrap_or_else(|e| panic!("seed {seed}, {name}: {e}"));
+                let score = context.evaluator.evaluate(&candidate.sequence, budget);
+                assert_eq!((replay.peak, replay.time), (score.peak, score.time), "seed {seed}, {name}");
+                assert!(replay.peak >= floor, "seed {seed}, {name}: below the working set bound");
+                candidates += 1;
+                recomputing += usize::from(schedule.recomputations() > 0);
+            }
+        }
+    }
+    assert!(candidates > 2_000 && recomputing > 500, "{candidates} candidates, {recomputing} recompute");
+}
+
+#[test]
+fn plans_fit_their_budget_and_rising_budgets_never_take_longer() {
+    let mut planned = 0;
+    for seed in 0..40 {
+        let problem = random_problem(1000 + seed, 5 + (seed as usize * 7) % 30);
+        let index = Index::new(&problem).expect("well formed");
+        let keep = keep_all::run(&mut context(&index, 0)).score.peak;
+        let (floor, _) = working_set_bound(&index);
+        let budgets: Vec<Bytes> = (0..=5).map(|i| floor + (keep - floor) * i / 5).chain([keep * 2]).collect();
+        let results = plan_many(&problem, &budgets, &quick()).expect("well formed");
+        let mut before = Nanos::MAX;
+        for (result, budget) in results.iter().zip(&budgets) {
+            let Ok(plan) = result else {
+                assert_eq!(before, Nanos::MAX, "seed {seed}: a larger budget failed");
+                continue;
+            };
+            let replay = replay(&problem, &plan.schedule).expect("lawful");
+            assert!(plan.arena <= *budget && replay.peak <= *budget, "seed {seed}");
+            assert_eq!((plan.live_peak, plan.time), (replay.peak, replay.time));
+            assert!(plan.time <= before, "seed {seed}: slower with more memory");
+            before = plan.time;
+            planned += 1;
+        }
+        assert_eq!(before, index.base_time, "seed {seed}: no recomputation with memory in abundance");
+    }
+    assert!(planned > 120, "{planned}");
+}
+
+#[test]
+fn the_same_inputs_give_the_same_plan() {
+    let problem = random_problem(77, 30);
+    let index = Index::new(&problem).expect("well formed");
+    let keep = keep_all::run(&mut context(&index, 0)).score.peak;
+    let budget = keep - keep / 5;
+    let (a, b) = (plan(&problem, budget, &quick()), plan(&problem, budget, &quick()));
+    assert_eq!(a, b);
+}
+
+/// Least time of any schedule within the budget by Dijkstra over (what has run, what is live). Plain problems only: no views,
+/// overwrites, states or choices; lives are freed as early as one likes, which is never worse than the last read.
+fn exhaustive(problem: &Problem, budget: Bytes) -> Option<Nanos> {
+    let nodes = problem.nodes.len();
+    assert!(nodes <= 9 && problem.values.len() <= 16);
+    let goal: u32 = (0..nodes).filter(|&n| problem.nodes[n].required).map(|n| 1 << n).sum();
+    let bytes = |live: u32| -> Bytes {
+        let on = problem.values.iter().enumerate().filter(|(v, _)| live >> v & 1 == 1);
+        on.map(|(_, v)| v.bytes).sum::<Bytes>() + problem.resident
+    };
+    let mut best: std::collections::BTreeMap<(u32, u32), Nanos> = std::collections::BTreeMap::new();
+    let mut queue = std::collections::BTreeSet::from([(0, 0u32, 0u32)]);
+    best.insert((0, 0), 0);
+    while let Some((time, ran, live)) = queue.pop_first() {
+        if best[&(ran, live)] < time {
+            continue;
+        }
+        if ran & goal == goal {
+            return Some(time);
+        }
+        let mut go = |ran: u32, live: u32, time: Nanos| {
+            let known = best.entry((ran, live)).or_insert(Nanos::MAX);
+            if time < *known {
+                *known = time;
+                queue.insert((time, ran, live));
+            }
+        };
+        for value in 0..problem.values.len() {
+            if live >> value & 1 == 1 {
+                go(ran, live & !(1 << value), time);
+            }
+        }
+        for (n, node) in problem.nodes.iter().enumerate() {
+            let have = node.inputs.iter().all(|&v| live >> v & 1 == 1);
+            let made: u32 = node.outputs.iter().map(|&v| 1 << v).sum();
+            if have && bytes(live | made) <= budget {
+                go(ran | 1 << n, live | made, time + node.implementations[0].time);
+            }
+        }
+    }
+    None
+}
+
+#[test]
+fn tiny_problems_against_the_exhaustive_optimum() {
+    let (mut solved, mut optimal, mut missed, mut gap) = (0, 0, 0, 0.0f64);
+    for seed in 0..240 {
+        let mut random = Random::new(seed);
+        let mut build = Build::new();
+        let mut values = Vec::new();
+        for i in 0..4 + random.below(4) {
+            let count = if i == 0 { 0 } else { 1 + random.below(2.min(i)) };
+            let mut inputs: Vec<u32> = (0..count).map(|_| values[random.below(values.len())]).collect();
+            inputs.sort_unstable();
+            inputs.dedup();
+            let node = build.bare(&inputs, 1 + random.below(5) as Nanos);
+            for _ in 0..1 + usize::from(random.below(4) == 0) {
+                values.push(build.output(node, 1 + random.below(4) as Bytes));
+            }
+            build.0.nodes[node as usize].required = true;
+        }
+        let problem = build.0;
+        let index = Index::new(&problem).expect("well formed");
+        let keep = keep_all::run(&mut context(&index, 0)).score.peak;
+        let (floor, _) = working_set_bound(&index);
+        for budget in floor..=keep {
+            let optimum = exhaustive(&problem, budget);
+            match (optimum, plan(&problem, budget, &quick())) {
+                (Some(optimum), Ok(plan)) => {
+                    assert!(plan.time >= optimum, "seed {seed}, budget {budget}: below the optimum");
+                    solved += 1;
+                    optimal += usize::from(plan.time == optimum);
+                    gap = gap.max((plan.time - optimum) as f64 / optimum as f64);
+                }
+                (Some(_), Err(PlanError::Infeasible(refusal))) => {
+                    assert!(!refusal.proved, "seed {seed}, budget {budget}: wrongly proved impossible");
+                    missed += 1;
+                }
+                (None, Ok(_)) => panic!("seed {seed}, budget {budget}: the search missed a plan"),
+                (_, Err(PlanError::Problem(e))) => panic!("{e}"),
+                (None, Err(_)) => {}
+            }
+        }
+    }
+    println!("{solved} solved, {optimal} optimally, largest gap {gap:.3}; {missed} not found");
+    assert!(solved > 300 && optimal * 100 >= solved * 96, "{optimal} of {solved}");
+    assert!(missed * 50 <= solved, "{missed} not found of {solved}");
+}
+
+/// w is read in the forward pass by a node whose large result the backward pass needs again; its commit is ready before.
+fn commit_problem() -> Problem {
+    let mut b = Build::new();
+    let w = b.parameter(1);
+    let x = b.staged(1);
+    let a = b.node(&[x, w], 10, 5);
+    let c = b.node(&[a], 1, 1);
+    let gradient = b.node(&[c], 6, 1);
+    let commit = b.commit(w, &[gradient]);
+    let new = b.0.nodes[commit as usize].outputs[0];
+    let big = b.node(&[c, new], 10, 1);
+    let s = b.node(&[big], 1, 1);
+    let last = b.node(&[s, a], 1, 1);
+    b.require(last);
+    b.0
+}
+
+#[test]
+fn recomputation_from_an_old_version_is_rejected_and_never_planned() {
+    let problem = commit_problem();
+    let steps = |nodes: &[u32]| assemble(&problem, nodes, Bytes::MAX);
+    // Dropping the result and making it again after the commit would need 14 bytes: less than keeping it, and wrong.
+    let wrong = steps(&[0, 1, 2, 3, 4, 5, 0, 6]);
+    assert!(matches!(replay(&problem, &wrong), Err(ReplayError::ReadAfterCommit { step: 6, commit: 3, .. })));
+    let mut without_rule = problem.clone();
+    without_rule.states.clear();
+    let cheap = plan(&without_rule, 18, &quick()).expect("feasible without the rule");
+    assert!(cheap.time > cheap.base_time);
+    // With the rule the big value and the result live together.
+    match plan(&problem, 18, &quick()) {
+        Err(PlanError::Infeasible(refusal)) => assert!(refusal.least_peak > 18),
+        other => panic!("planned: {other:?}"),
+    }
+    let lawful = plan(&problem, 24, &quick()).expect("feasible");
+    replay(&problem, &lawful.schedule).expect("lawful");
+}
+
+#[test]
+fn broken_schedules_are_named() {
+    let mut b = Build::new();
+    let x = b.staged(4);
+    let a = b.node(&[x], 4, 1);
+    let r = b.node(&[a], 4, 1);
+    let out = b.node(&[r, x], 2, 1);
+    b.require(out);
+    b.0.nodes[1].overwrites.push((0, 0));
+    b.0.nodes[2].once = true;
+    b.0.nodes[2].overwrites.push((0, 0));
+    b.0.values[out as usize].keep_to_end = true;
+    let problem = b.0;
+    let step =
+        |node, overwrites: &[(u32, u32)]| Step { node, implementation: 0, overwrites: overwrites.to_vec() };
+    let run = |steps: &[Step]| replay(&problem, &Schedule { steps: steps.to_vec() });
+    let fine = run(&[step(0, &[]), step(1, &[(0, 0)]), step(2, &[])]).expect("lawful");
+    assert_eq!(fine.live, [8, 8, 10]);
+    assert_eq!((fine.peak, fine.peak_step, fine.time), (10, 2, 3));
+    assert!(matches!(run(&[step(1, &[])]), Err(ReplayError::InputMissing { step: 0, .. })));
+    assert!(matches!(run(&[step(0, &[])]), Err(ReplayError::RequiredMissing { .. })));
+    assert!(matches!(run(&[step(9, &[])]), Err(ReplayError::Unknown { step: 0 })));
+    let twice = run(&[step(0, &[]), step(1, &[]), step(2, &[]), step(2, &[])]);
+    assert!(matches!(twice, Err(ReplayError::RunTwice { step: 3, .. })));
+    // The first node's result is overwritten, then read again.
+    let stale = run(&[step(0, &[]), step(1, &[(0, 0)]), step(1, &[]), step(2, &[])]);
+    assert!(matches!(stale, Err(ReplayError::Overwritten { step: 2, overwrite: 1, .. })));
+    let offered = run(&[step(0, &[(0, 0)]), step(1, &[]), step(2, &[])]);
+    assert!(matches!(offered, Err(ReplayError::BadOverwrite { reason: OverwriteFault::NotOffered, .. })));
+}
+
+#[test]
+fn a_view_keeps_its_storage_and_blocks_overwriting() {
+    let mut b = Build::new();
+    let x = b.staged(1);
+    let a = b.node(&[x], 8, 1);
+    let v = b.view(a);
+    let r = b.node(&[a], 8, 1);
+    let out = b.node(&[r, v], 1, 1);
+    b.require(out);
+    b.0.nodes[2].overwrites.push((0, 0));
+    let problem = b.0;
+    let schedule = assemble(&problem, &[0, 1, 2, 3], Bytes::MAX);
+    assert!(schedule.steps[2].overwrites.is_empty(), "the view is read later");
+    assert_eq!(replay(&problem, &schedule).expect("lawful").live, [9, 8, 16, 17]);
+    // Made again from a new instance, the view no longer lies on the overwritten storage.
+    let schedule = assemble(&problem, &[0, 2, 0, 1, 3], Bytes::MAX);
+    assert_eq!(schedule.steps[1].overwrites, [(0, 0)]);
+    assert_eq!(replay(&problem, &schedule).expect("lawful").peak, 17);
+}
+
+#[test]
+fn a_smaller_workspace_is_chosen_before_recomputation() {
+    let mut b = Build::new();
+    let x = b.staged(2);
+    let a = b.node(&[x], 10, 50);
+    let c = b.node(&[x], 2, 5);
+    let out = b.node(&[a, c], 1, 1);
+    b.require(out);
+    b.0.nodes[1].implementations =
+        vec![Implementation { workspace: 6, time: 5 }, Implementation { workspace: 0, time: 7 }];
+    // In this order the workspace is beside the large value.
+    let options = Options { keep_order: true, ..quick() };
+    let plan = plan(&b.0, 16, &options).expect("feasible");
+    assert_eq!((plan.time, plan.schedule.recomputations()), (58, 0));
+    assert_eq!(plan.schedule.steps[1].implementation, 1);
+}
+
+#[test]
+fn keep_all_of_any_order_equals_its_own_decoding() {
+    for seed in 0..60 {
+        let problem = random_problem(500 + seed, 20);
+        let index = Index::new(&problem).expect("well formed");
+        let mut evaluator = Evaluator::new(&index);
+        for (name, order) in order::candidates(&index) {
+            assert!(index.is_order(&order));
+            let genome = Genome::keep_all(&index, order.clone());
+            let decoded = evaluator.decode(&genome, Bytes::MAX, Nanos::MAX).expect("no cutoff");
+            assert_eq!(evaluator.sequence, order, "{name}");
+            assert_eq!(decoded, evaluator.evaluate(&order, Bytes::MAX));
+            assert_eq!(hindsight::from_sequence(&index, &order), genome);
+        }
+    }
+}
