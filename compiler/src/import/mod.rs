@@ -1,0 +1,99 @@
+//! From an ONNX file to a graph.
+//!
+//! The stages, one a file: [`wire`] walks the bytes and leaves large tensors in the file; [`model`] parses what remains; [`flatten`]
+//! expands functions, names nodes and sorts them; [`inputs`] reads types and binds sizes; [`trainable`] says which tensors are parameters;
+//! [`walk`] runs the import rule of each node, which stands beside its operator in the `ops` crate. [`weights`] streams elements later.
+//!
+//! Nothing here trusts the file: whatever it holds, the result is a graph that [`graph::verify`] accepts or one line that says what is
+//! wrong where, within three times the file's size and 64 MiB of memory.
+
+mod attrs;
+mod error;
+mod external;
+mod flatten;
+mod inputs;
+mod model;
+mod tensor;
+pub mod trainable;
+mod walk;
+pub mod weights;
+mod wire;
+
+pub use error::{ImportError, ImportErrorKind};
+pub use inputs::parse_binding;
+pub use model::{ModelSource, Opsets};
+pub use tensor::Tensor;
+pub use weights::{Source, Weight, WeightError, Weights};
+pub use wire::{Cut, DataField, WireError};
+
+use graph::{Graph, Symbol};
+use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
+use std::{path::Path, sync::Arc};
+
+/// What the user says about a model.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sizes by name or `INPUT:AXIS`; see [`parse_binding`].
+    pub dims: Vec<(String, i64)>,
+    /// How modes of nodes are read.
+    pub ops: ImportOptions,
+}
+
+impl Default for Options {
+    /// Training, modes as the file says, no size bound.
+    fn default() -> Options {
+        let ops = ImportOptions {
+            training: true,
+            batchnorm: BatchNormMode::Auto,
+            dropout: DropoutMode::Auto,
+            unbiased_running_variance: false,
+        };
+        Options { dims: Vec::new(), ops }
+    }
+}
+
+/// Something the user should know; equal remarks are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// Which remark it is.
+    pub key: String,
+    /// What to say, from the first node it is about.
+    pub text: String,
+    /// Node that it is about first; empty for the model as a whole.
+    pub node: String,
+    /// How many nodes it is about.
+    pub count: u32,
+}
+
+/// An imported model.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The program. Weights are states of kind `Frozen` with [`graph::Init::Weight`], running statistics those of training nodes.
+    pub graph: Graph,
+    /// Names of the graph's outputs, in their order.
+    pub output_names: Vec<String>,
+    /// Where the elements of the states are.
+    pub weights: Weights,
+    /// Names of states in a parameter position, in the order of the graph's states; see [`trainable`].
+    pub candidates: Vec<Arc<str>>,
+    /// What the user should know.
+    pub remarks: Vec<Remark>,
+    /// Operator versions by domain.
+    pub opsets: Opsets,
+    /// Who wrote the file.
+    pub producer: String,
+    /// Sizes that have no number.
+    pub symbols: Vec<Symbol>,
+    /// Initializers that nothing reads; they are dropped.
+    pub unused_initializers: usize,
+}
+
+/// Imports a model file. External data files are not opened, except for small integer tensors; they may be absent.
+pub fn import(path: &Path, options: &Options) -> Result<Imported, ImportError> {
+    walk::walk(&model::load(ModelSource::File(path.to_owned()))?, options)
+}
+
+/// Imports a model from its bytes; `name` is for messages.
+pub fn import_bytes(name: &str, bytes: Arc<[u8]>, options: &Options) -> Result<Imported, ImportError> {
+    walk::walk(&model::load(ModelSource::Bytes(name.to_owned(), bytes))?, options)
+}

@@ -1,0 +1,258 @@
+//! Which tensors of a model are trained.
+//!
+//! ONNX does not say. The rule: a float tensor in a *parameter position*. Some positions are parameters by themselves (the weight of a
+//! Conv, a norm's scale, an embedding table); in others (a summand, a factor, a concatenated token) an initializer with at least two
+//! elements counts, a Constant node does not. Never: single numbers used as constants, masks, running statistics, and operands of Clip,
+//! Pow, Resize, Where and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
+
+use super::flatten::FlatNode;
+use graph::{Graph, Init, StateKind};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+/// How a tensor is used at one input of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// A parameter by itself.
+    Strong,
+    /// A parameter if it is an initializer with at least two elements.
+    Weak,
+    /// A summand of what Softmax normalises: a mask if its elements say so, otherwise weak.
+    Score,
+    /// A running mean or variance.
+    Statistic,
+    /// Never a parameter.
+    Never,
+}
+
+/// All uses of a name together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uses {
+    /// Number of uses, graph outputs included.
+    pub count: u32,
+    /// In a position that is a parameter by itself.
+    pub strong: bool,
+    /// In a position where an initializer may be a parameter.
+    pub weak: bool,
+    /// As a summand of attention scores.
+    pub score: bool,
+    /// As a running statistic.
+    pub statistic: bool,
+}
+
+impl Uses {
+    fn add(&mut self, position: Position) {
+        self.count += 1;
+        match position {
+            Position::Strong => self.strong = true,
+            Position::Weak => self.weak = true,
+            Position::Score => self.score = true,
+            Position::Statistic => self.statistic = true,
+            Position::Never => {}
+        }
+    }
+
+    fn merge(&mut self, other: Uses) {
+        self.count += other.count;
+        self.strong |= other.strong;
+        self.weak |= other.weak;
+        self.score |= other.score;
+        self.statistic |= other.statistic;
+    }
+
+    /// Whether the tensor is a parameter. `initializer`: not from a Constant node; `mask`: its elements are 0 or very low, asked for
+    /// only if that decides.
+    pub fn parameter(&self, elements: u64, initializer: bool, mask: impl FnOnce() -> bool) -> bool {
+        if self.strong {
+            return true;
+        }
+        elements >= 2 && initializer && (self.weak || (self.score && !mask()))
+    }
+}
+
+/// Uses of every name that a node reads, seen through Identity. `nodes` are in topological order.
+pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
+    let mut maker: HashMap<&str, usize> = HashMap::new();
+    let mut scores: BTreeSet<&str> = BTreeSet::new();
+    for (i, n) in nodes.iter().enumerate() {
+        maker.extend(n.outputs.iter().map(|o| (o.as_str(), i)));
+    }
+    let mut all: HashMap<&str, Uses> = HashMap::new();
+    for o in outputs {
+        all.entry(o).or_default().add(Position::Never);
+    }
+    for n in nodes.iter().rev() {
+        if is(n, "Identity") {
+            let seen = n.outputs.first().and_then(|o| all.get(o.as_str()).copied()).unwrap_or_default();
+            if let Some(i) = n.inputs.first() {
+                all.entry(i).or_default().merge(seen);
+                if n.outputs.first().is_some_and(|o| scores.contains(o.as_str())) {
+                    scores.insert(i);
+                }
+            }
+            continue;
+        }
+        for (i, name) in n.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
+            all.entry(name).or_default().add(position(n, i, nodes, &maker, &scores));
+        }
+        for name in &n.captures {
+            all.entry(name).or_default().add(Position::Weak);
+        }
+        // What Softmax reads, also through a chain of sums.
+        if is(n, "Softmax") || (is(n, "Add") && n.outputs.iter().any(|o| scores.contains(o.as_str()))) {
+            scores.extend(n.inputs.iter().map(String::as_str));
+        }
+    }
+    all
+}
+
+fn is(n: &FlatNode<'_>, op: &str) -> bool {
+    n.domain.is_empty() && n.op_type == op
+}
+
+fn position(
+    n: &FlatNode<'_>,
+    i: usize,
+    nodes: &[FlatNode<'_>],
+    maker: &HashMap<&str, usize>,
+    scores: &BTreeSet<&str>,
+) -> Position {
+    use Position::{Never, Score, Statistic, Strong, Weak};
+    match (n.op_type, i) {
+        ("Conv" | "ConvTranspose" | "DeformConv" | "Gemm", 1 | 2) | ("MatMul" | "Gemm", 0 | 1) => Strong,
+        ("BatchNormalization", 1 | 2) => Strong,
+        ("BatchNormalization", _) if i > 2 => Statistic,
+        ("LayerNormalization" | "InstanceNormalization" | "GroupNormalization", 1 | 2) => Strong,
+        ("RMSNormalization" | "SimplifiedLayerNormalization" | "PRelu", 1) => Strong,
+        ("Gather", 0) => Strong,
+        ("LSTM" | "GRU" | "RNN", 1..=3 | 7) => Strong,
+        ("LSTM" | "GRU" | "RNN", _) => Never,
+        ("Add", _) if n.outputs.iter().any(|o| scores.contains(o.as_str())) => Score,
+        ("Add", _) => {
+            // The bias of a layer.
+            let other = n.inputs.get(1 - i.min(1)).and_then(|o| maker.get(o.as_str()));
+            match other {
+                Some(m) if matches!(nodes[*m].op_type, "MatMul" | "Conv" | "ConvTranspose") => Strong,
+                _ => Weak,
+            }
+        }
+        ("Clip" | "Pow" | "Resize" | "Upsample" | "Where" | "Range" | "OneHot" | "TopK", _) => Never,
+        ("Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Sign" | "IsNaN" | "IsInf", _) => {
+            Never
+        }
+        ("Dropout" | "Pad" | "Gather" | "GatherElements" | "GatherND" | "CumSum" | "Trilu" | "Tile", 1..) => {
+            Never
+        }
+        ("SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss", 1..) => Never,
+        ("Shape" | "Size" | "ConstantOfShape" | "NonZero" | "ArgMax" | "ArgMin" | "CastLike", _) => Never,
+        ("QuantizeLinear" | "DequantizeLinear", _) => Never,
+        _ => Weak,
+    }
+}
+
+/// A glob that names no tensor.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("--{option} {glob}: no float tensor of the model has such a name")]
+pub struct GlobError {
+    /// `train` or `freeze`.
+    pub option: &'static str,
+    /// The glob.
+    pub glob: String,
+}
+
+/// Names of the states to train: the candidates, or with `train` globs every float tensor that matches one (whatever its position, but
+/// no running statistic), less those that match a `freeze` glob. In the order of the graph's states.
+pub fn select(
+    graph: &Graph,
+    candidates: &[Arc<str>],
+    train: &[String],
+    freeze: &[String],
+) -> Result<Vec<String>, GlobError> {
+    let all: Vec<&Arc<str>> = graph
+        .states
+        .iter()
+        .filter(|s| matches!(s.kind, StateKind::Frozen | StateKind::Parameter))
+        .filter(|s| matches!(s.init, Init::Weight(_)) && graph.ty(s.input).dtype.is_float())
+        .map(|s| &s.name)
+        .collect();
+    for (option, globs) in [("train", train), ("freeze", freeze)] {
+        if let Some(g) = globs.iter().find(|g| !all.iter().any(|n| glob(g, n))) {
+            return Err(GlobError { option, glob: g.clone() });
+        }
+    }
+    let candidates: BTreeSet<&Arc<str>> = candidates.iter().collect();
+    let wanted = |n: &Arc<str>| match train {
+        [] => candidates.contains(n),
+        _ => train.iter().any(|g| glob(g, n)),
+    };
+    let kept = |n: &Arc<str>| wanted(n) && !freeze.iter().any(|g| glob(g, n));
+    Ok(all.into_iter().filter(|n| kept(n)).map(|n| n.to_string()).collect())
+}
+
+/// Whether `text` matches `pattern`, in which `*` stands for any characters and `?` for one.
+pub fn glob(pattern: &str, text: &str) -> bool {
+    let (p, t): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut i, mut j, mut star) = (0, 0, None);
+    while j < t.len() {
+        match p.get(i) {
+            Some('*') => {
+                star = Some((i, j));
+                i += 1;
+            }
+            Some(c) if *c == '?' || *c == t[j] => (i, j) = (i + 1, j + 1),
+            // Let the last star take one character more.
+            _ => match star {
+                Some((si, sj)) => {
+                    star = Some((si, sj + 1));
+                    (i, j) = (si + 1, sj + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    p[i..].iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::{DType, TensorType};
+
+    #[test]
+    fn globs_match_whole_names() {
+        for (p, t, m) in [
+            ("*", "", true),
+            ("*.weight", "fc.weight", true),
+            ("*.weight", "fc.weights", false),
+            ("layer?.*", "layer1.0.bn", true),
+            ("a*b*c", "aXbYbc", true),
+            ("a*b*c", "aXc", false),
+            ("", "x", false),
+            ("fc", "fc", true),
+        ] {
+            assert_eq!(glob(p, t), m, "{p} {t}");
+        }
+    }
+
+    #[test]
+    fn train_and_freeze_choose_among_float_weights() {
+        let mut g = Graph::default();
+        let ty = || TensorType::new(DType::F32, &[2u64][..]);
+        for n in ["a.weight", "a.bias", "mask"] {
+            g.add_state(n, ty(), StateKind::Frozen, Init::Weight(n.into()));
+        }
+        g.add_state("mean", ty(), StateKind::Statistic, Init::Weight("mean".into()));
+        let candidates: Vec<Arc<str>> = vec!["a.weight".into(), "a.bias".into()];
+        let names = |train: &[&str], freeze: &[&str]| {
+            let own = |v: &[&str]| v.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+            select(&g, &candidates, &own(train), &own(freeze)).map(|v| v.join(" "))
+        };
+        assert_eq!(names(&[], &[]).unwrap(), "a.weight a.bias");
+        assert_eq!(names(&[], &["*.bias"]).unwrap(), "a.weight");
+        assert_eq!(names(&["mask", "*.bias"], &[]).unwrap(), "a.bias mask");
+        assert_eq!(names(&["mean"], &[]).unwrap_err().option, "train");
+        assert_eq!(names(&[], &["nothing*"]).unwrap_err().option, "freeze");
+    }
+}
