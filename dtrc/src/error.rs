@@ -76,7 +76,11 @@ fn infeasible(e: &Infeasible) -> CliError {
     let verdict = if e.proved { "proved impossible" } else { "no plan was found" };
     let mut m = format!("the budget of {} is too small: {verdict}\n", bytes(e.budget));
     m.push_str(&format!("  state alone needs {} of it\n", bytes(e.state_floor)));
-    m.push_str(&format!("  least budget with a plan: {} (give --budget {})\n", bytes(e.least_arena), e.least_arena));
+    m.push_str(&format!(
+        "  least budget with a plan: {} (give --budget {})\n",
+        bytes(e.least_arena),
+        e.least_arena
+    ));
     m.push_str(&format!("  proven lower bound: {}\n", bytes(e.lower_bound)));
     m.push_str(&format!("  the step that binds: {}\n", e.binding_node));
     for (name, n) in e.largest.iter().take(5) {
@@ -90,7 +94,9 @@ impl From<CompileError> for CliError {
     fn from(e: CompileError) -> Self {
         match &e {
             CompileError::Plan(PlanError::Infeasible(i)) => infeasible(i),
-            CompileError::Train(t) => CliError { kind: "training-step", message: t.to_string(), code: BAD_INPUT },
+            CompileError::Train(t) => {
+                CliError { kind: "training-step", message: t.to_string(), code: BAD_INPUT }
+            }
             CompileError::Lower(l) => CliError { kind: "dynamic", message: l.to_string(), code: BAD_INPUT },
             _ => CliError::failed(e.to_string()),
         }

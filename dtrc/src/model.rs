@@ -1,10 +1,6 @@
 //! A model as commands see it: the file, what the user says about it, the graphs of its programs.
 
-use crate::{
-    cli::Global,
-    error::CliError,
-    progress::note,
-};
+use crate::{cli::Global, error::CliError, progress::note};
 use compiler::{
     cost::{CostModel, DeviceProfile},
     import::{self, Imported, Weights, trainable},
@@ -169,7 +165,9 @@ impl ModelArgs {
     fn optimizer(&self) -> Result<Optimizer, CliError> {
         let finite = [Some(self.momentum), self.weight_decay, Some(self.eps), self.clip_norm];
         if finite.into_iter().flatten().chain(self.betas.iter().copied()).any(|x| !x.is_finite() || x < 0.0) {
-            return Err(CliError::usage("--momentum, --weight-decay, --betas, --eps and --clip-norm must be finite and not negative"));
+            return Err(CliError::usage(
+                "--momentum, --weight-decay, --betas, --eps and --clip-norm must be finite and not negative",
+            ));
         }
         Ok(match self.optimizer {
             OptimizerName::Sgd => Optimizer::Sgd {
@@ -181,7 +179,11 @@ impl ModelArgs {
                 beta1: self.betas[0],
                 beta2: self.betas[1],
                 eps: self.eps,
-                weight_decay: self.weight_decay.unwrap_or(if name == OptimizerName::Adamw { 0.01 } else { 0.0 }),
+                weight_decay: self.weight_decay.unwrap_or(if name == OptimizerName::Adamw {
+                    0.01
+                } else {
+                    0.0
+                }),
                 decoupled: name == OptimizerName::Adamw,
             },
         })
@@ -208,7 +210,8 @@ impl ModelArgs {
     }
 
     fn import(&self, training: bool) -> Result<Imported, CliError> {
-        import::import(&self.model, &self.import_options(training)).map_err(|e| CliError::bad_input(e.to_string()))
+        import::import(&self.model, &self.import_options(training))
+            .map_err(|e| CliError::bad_input(e.to_string()))
     }
 }
 
@@ -218,7 +221,8 @@ pub fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, Cli
     let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
         .map_err(|e| CliError::usage(e.to_string()))?;
     let g = &imported.graph;
-    let find = |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
+    let find =
+        |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
     Ok(chosen.iter().filter_map(|n| find(n)).collect())
 }
 
@@ -241,7 +245,10 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         let more = absent.len();
         note(
             global.quiet,
-            format!("{more} weights, {first:?} first, are in {}, which is absent: planned without them", files.join(", ")),
+            format!(
+                "{more} weights, {first:?} first, are in {}, which is absent: planned without them",
+                files.join(", ")
+            ),
         );
     }
     let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
@@ -264,9 +271,17 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     let infer = if args.with_inference || !trains { Some(args.import(false)?.graph) } else { None };
     let (graphs, unreached) = programs(&imported.graph, trains.then_some(&train), infer.as_ref())?;
     if let Some(first) = unreached.first() {
-        note(global.quiet, format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()));
+        note(
+            global.quiet,
+            format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()),
+        );
     }
-    Ok(Model { name: stem(&args.model), weights: imported.weights, graphs, costs: costs(args.costs.as_deref())? })
+    Ok(Model {
+        name: stem(&args.model),
+        weights: imported.weights,
+        graphs,
+        costs: costs(args.costs.as_deref())?,
+    })
 }
 
 /// File name without its extension.
@@ -278,7 +293,8 @@ fn stem(path: &Path) -> String {
 fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
     let Some(path) = path else { return Ok(CostModel::estimated(DeviceProfile::cpu())) };
     let text = std::fs::read_to_string(path).map_err(|e| CliError::disk(path.display(), &e))?;
-    serde_json::from_str(&text).map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
+    serde_json::from_str(&text)
+        .map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
 }
 
 /// The model's own weights, streamed from its files.

@@ -21,7 +21,11 @@ pub fn bytes(n: u64) -> String {
 ///
 /// A text that says what is accepted.
 pub fn budget(text: &str) -> Result<Budget, String> {
-    let wrong = || format!("{text:?} is no budget: give bytes such as 4G, 4GiB, 4GB, 512M or a share of keep-all such as 50%");
+    let wrong = || {
+        format!(
+            "{text:?} is no budget: give bytes such as 4G, 4GiB, 4GB, 512M or a share of keep-all such as 50%"
+        )
+    };
     let t = text.trim();
     if let Some(share) = t.strip_suffix('%') {
         let share: f64 = share.trim().parse().map_err(|_| wrong())?;
@@ -53,7 +57,9 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     if n >= 9.2e18 {
         return Err(format!("{text:?} is more than any machine has"));
     }
-    Ok(Budget::Bytes(number.parse::<u64>().ok().and_then(|k| k.checked_mul(scale as u64)).unwrap_or(n as u64)))
+    Ok(Budget::Bytes(
+        number.parse::<u64>().ok().and_then(|k| k.checked_mul(scale as u64)).unwrap_or(n as u64),
+    ))
 }
 
 #[cfg(test)]

@@ -183,7 +183,8 @@ fn arranged(l: &Literal, how: &str) -> Vec<f64> {
 /// Compares the gradients of step 0. Returns the parameters that the file does not have as such.
 fn check_gradients(imported: &Imported, reference: &Reference, file: &str) -> Result<Vec<String>, String> {
     let train = options(imported, reference, file, sgd());
-    let mut step = training_step(&imported.graph, &train, ProgramKind::Train, true).map_err(|e| e.to_string())?;
+    let mut step =
+        training_step(&imported.graph, &train, ProgramKind::Train, true).map_err(|e| e.to_string())?;
     step.graph.lift_constants();
     let g = &step.graph;
     let mut given = inputs(g, &reference.io, 0.01, 1);
@@ -221,9 +222,13 @@ fn check_gradients(imported: &Imported, reference: &Reference, file: &str) -> Re
         let scale = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
         let worst = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0f64, f64::max);
         let small = scale < 1e-5 * largest;
-        let ok = if small { got.iter().all(|x| x.abs() < 1e-5 * largest) } else { worst <= tolerance * scale };
+        let ok =
+            if small { got.iter().all(|x| x.abs() < 1e-5 * largest) } else { worst <= tolerance * scale };
         if !ok {
-            return Err(format!("gradient of {parameters:?}: off by {:.3e} of its largest, tolerance {tolerance:.1e}", worst / scale));
+            return Err(format!(
+                "gradient of {parameters:?}: off by {:.3e} of its largest, tolerance {tolerance:.1e}",
+                worst / scale
+            ));
         }
     }
     Ok(absent)
@@ -235,7 +240,10 @@ fn exception(file: &str, model: &str, absent: &[String]) -> Option<String> {
         return Some("tied weights were split: first loss, and the sum of the copies' gradients".to_owned());
     }
     if !absent.is_empty() {
-        return Some(format!("{} parameters are not in the file as such: first loss and the other gradients", absent.len()));
+        return Some(format!(
+            "{} parameters are not in the file as such: first loss and the other gradients",
+            absent.len()
+        ));
     }
     if has_batchnorm(model) && file.contains(".dy_") {
         return Some("an inference graph: compared with BatchNormalization read as training".to_owned());
@@ -286,13 +294,18 @@ fn losses_and_gradients_equal_pytorch() {
         let reference = references.entry(model.clone()).or_insert_with(|| Reference::load(&root, &model));
         count += 1;
         let path: PathBuf = file.clone().into();
-        let note = exception(&file, &model, &absent_parameters(reference, &file)).map_or(String::new(), |e| format!("   ({e})"));
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&root, &file, &model, reference)));
+        let note = exception(&file, &model, &absent_parameters(reference, &file))
+            .map_or(String::new(), |e| format!("   ({e})"));
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&root, &file, &model, reference)));
         match result {
             Ok(Ok(())) => println!("ok    {}{note}", path.display()),
             Ok(Err(e)) => failures.push(format!("{file}: {e}")),
             Err(p) => {
-                let text = p.downcast_ref::<String>().cloned().or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                let text = p
+                    .downcast_ref::<String>()
+                    .cloned()
+                    .or_else(|| p.downcast_ref::<&str>().map(|s| (*s).to_owned()));
                 failures.push(format!("{file}: panic: {}", text.unwrap_or_default()));
             }
         }

@@ -30,7 +30,9 @@ fn main() -> ExitCode {
         "ci" => CHECKS.iter().chain([&TESTS]).collect(),
         "lint" => CHECKS.iter().collect(),
         _ => {
-            eprintln!("usage: cargo xtask ci|lint\n  ci    format, clippy, docs, tests\n  lint  the same without tests");
+            eprintln!(
+                "usage: cargo xtask ci|lint\n  ci    format, clippy, docs, tests\n  lint  the same without tests"
+            );
             return ExitCode::from(64);
         }
     };

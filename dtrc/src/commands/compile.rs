@@ -55,7 +55,9 @@ impl PlannerArgs {
         PlannerOptions {
             work: self.work_limit,
             progress: Some(Arc::new(move |p| {
-                let best = p.extra_fraction.map_or("nothing fits yet".to_owned(), |e| format!("+{:.2} % time", e * 100.0));
+                let best = p
+                    .extra_fraction
+                    .map_or("nothing fits yet".to_owned(), |e| format!("+{:.2} % time", e * 100.0));
                 progress.tell(&format!("planning: {} done, best so far: {best}", p.phase));
             })),
             ..PlannerOptions::default()
@@ -146,7 +148,9 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             print!("{text}");
         } else {
             println!("budget {} bytes ({})", compiled.budget, units::bytes(compiled.budget));
-            for line in text.lines().filter(|l| l.starts_with("plan ") || (l.starts_with("  ") && !l.starts_with("   ")))
+            for line in text
+                .lines()
+                .filter(|l| l.starts_with("plan ") || (l.starts_with("  ") && !l.starts_with("   ")))
             {
                 if !line.contains("region {") && line.trim() != "}" {
                     println!("{line}");

@@ -79,9 +79,17 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             println!("  {kind:<24} {:>12}", units::bytes(*n));
         }
         println!("  {:<24} {:>12}", "state in all", units::bytes(full.plan.state_bytes));
-        println!("  {:<24} {:>12}", "activations and scratch", units::bytes(full.keep_all - full.plan.state_bytes));
+        println!(
+            "  {:<24} {:>12}",
+            "activations and scratch",
+            units::bytes(full.keep_all - full.plan.state_bytes)
+        );
         println!("  {:<24} {:>12}   100 % of a budget in per cent", "keep-all", units::bytes(full.keep_all));
-        println!("  {:<24} {:>12}   file order, nothing overwritten", "naive peak", units::bytes(main.naive_peak));
+        println!(
+            "  {:<24} {:>12}   file order, nothing overwritten",
+            "naive peak",
+            units::bytes(main.naive_peak)
+        );
         if let Some((word, _, n)) = verdict {
             match word {
                 "yes" => println!("fits: yes, in an arena of {}", units::bytes(n)),

@@ -51,12 +51,17 @@ pub fn read_header(reader: &mut impl Read, file: &str) -> Result<ArrayType, Data
         (TypeChar::Uint, 2) => DType::U16,
         (TypeChar::Uint, 4) => DType::U32,
         (TypeChar::Uint, 8) => DType::U64,
-        _ => return Err(fail(format!("elements of type {ty} are not supported: give floats, integers or booleans"))),
+        _ => {
+            return Err(fail(format!(
+                "elements of type {ty} are not supported: give floats, integers or booleans"
+            )));
+        }
     };
     if header.order() == Order::Fortran && header.shape().len() > 1 {
         return Err(fail("stored column by column: save numpy.ascontiguousarray of it".to_owned()));
     }
-    let array = ArrayType { dtype, shape: header.shape().to_vec(), big_endian: ty.endianness() == Endianness::Big };
+    let array =
+        ArrayType { dtype, shape: header.shape().to_vec(), big_endian: ty.endianness() == Endianness::Big };
     match array.bytes() {
         Some(_) => Ok(array),
         None => Err(fail(format!("a shape of {:?} is larger than any memory", array.shape))),
@@ -67,7 +72,8 @@ pub fn read_header(reader: &mut impl Read, file: &str) -> Result<ArrayType, Data
 pub fn read_array(reader: &mut impl Read, file: &str, limit: u64) -> Result<Literal, DataError> {
     let array = read_header(reader, file)?;
     let fail = |what: String| DataError { file: file.to_owned(), what };
-    let size = array.bytes().filter(|n| *n <= limit).ok_or_else(|| fail(format!("larger than {limit} bytes")))?;
+    let size =
+        array.bytes().filter(|n| *n <= limit).ok_or_else(|| fail(format!("larger than {limit} bytes")))?;
     let mut bytes = Vec::new();
     reader.take(size).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
     if bytes.len() as u64 != size {

@@ -20,7 +20,8 @@ impl Npz {
     pub fn open(path: &Path) -> Result<Npz, DataError> {
         let fail = |what: String| DataError { file: path.display().to_string(), what };
         let file = File::open(path).map_err(|e| fail(e.to_string()))?;
-        let archive = ZipArchive::new(BufReader::new(file)).map_err(|e| fail(format!("not an npz archive: {e}")))?;
+        let archive =
+            ZipArchive::new(BufReader::new(file)).map_err(|e| fail(format!("not an npz archive: {e}")))?;
         Ok(Npz { path: path.to_owned(), archive })
     }
 
@@ -37,7 +38,10 @@ impl Npz {
     pub fn array(&mut self, name: &str) -> Result<(npy::ArrayType, impl std::io::Read + '_), DataError> {
         let label = self.label(name);
         let names = self.names().join(", ");
-        let missing = |e: zip::result::ZipError| DataError { file: label.clone(), what: format!("{e}; there are {names}") };
+        let missing = |e: zip::result::ZipError| DataError {
+            file: label.clone(),
+            what: format!("{e}; there are {names}"),
+        };
         let mut entry = self.archive.by_name(&format!("{name}.npy")).map_err(missing)?;
         let array = npy::read_header(&mut entry, &label)?;
         Ok((array, entry))
@@ -47,7 +51,10 @@ impl Npz {
     pub fn read(&mut self, name: &str) -> Result<Literal, DataError> {
         let label = self.label(name);
         let names = self.names().join(", ");
-        let missing = |e: zip::result::ZipError| DataError { file: label.clone(), what: format!("{e}; there are {names}") };
+        let missing = |e: zip::result::ZipError| DataError {
+            file: label.clone(),
+            what: format!("{e}; there are {names}"),
+        };
         let mut entry = self.archive.by_name(&format!("{name}.npy")).map_err(missing)?;
         npy::read_array(&mut entry, &label, 1 << 40)
     }
