@@ -1,5 +1,5 @@
 //! Where the recorded logs and expected results are, shared by the tests that read them.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
