@@ -3,103 +3,34 @@
 //! An evicted storage joins its evicted neighbours; the class's value is the sum of costs. Recomputing one takes its cost out of the class
 //! and nothing is split, so whatever was once connected through it stays together. The value may drift, even below 0, exactly as in the
 //! reference: what is taken out is the cost at that time, which an alias may have raised since.
-//!
-//! Resident storages that read a class for their score are listed with it and are told when its value changes.
 
-use crate::ids::NONE;
 use crate::live::{Live, MATERIAL};
+use crate::sets::Sets;
 
 #[derive(Clone, Copy)]
 struct Class {
-    parent: u32,
     value: i64,
-    /// Head of the list of readers.
-    readers: u32,
-    /// Names this list of readers, until they are told.
-    ticket: u32,
     mark: u32,
 }
 
-/// How many lists of readers a storage remembers to be on; beyond that it may be listed twice.
-const REMEMBERED: usize = 4;
-
-#[derive(Default)]
 pub(crate) struct Classes {
+    sets: Sets,
     classes: Vec<Class>,
-    /// Each storage's class, while it is evicted.
-    of: Vec<u32>,
-    /// Lists of readers: (storage, next).
-    readers: Vec<(u32, u32)>,
-    free: u32,
-    listed: Vec<[u32; REMEMBERED]>,
-    tickets: u32,
     mark: u32,
 }
 
 impl Classes {
     pub(crate) fn new() -> Self {
-        Self { free: NONE, ..Self::default() }
+        Self { sets: Sets::new(), classes: Vec::new(), mark: 0 }
     }
 
     pub(crate) fn extend(&mut self, storages: usize) {
-        self.of.resize(storages, NONE);
-        self.listed.resize(storages, [0; REMEMBERED]);
+        self.sets.extend(storages);
     }
 
     fn create(&mut self, storage: u32, value: i64) -> u32 {
-        let class = self.classes.len() as u32;
-        self.tickets = self.tickets.wrapping_add(1);
-        self.classes.push(Class { parent: class, value, readers: NONE, ticket: self.tickets, mark: 0 });
-        self.of[storage as usize] = class;
-        class
-    }
-
-    fn find(&mut self, mut class: u32) -> u32 {
-        loop {
-            let parent = self.classes[class as usize].parent;
-            if parent == class {
-                return class;
-            }
-            let above = self.classes[parent as usize].parent;
-            self.classes[class as usize].parent = above;
-            class = above;
-        }
-    }
-
-    /// Tells the readers of a class that its value has changed. They come back when they next compute their score.
-    fn notify(&mut self, live: &mut Live, class: u32) {
-        let mut at = std::mem::replace(&mut self.classes[class as usize].readers, NONE);
-        if at != NONE {
-            self.tickets = self.tickets.wrapping_add(1);
-            self.classes[class as usize].ticket = self.tickets;
-        }
-        while at != NONE {
-            let (reader, next) = self.readers[at as usize];
-            live.outdate(reader);
-            self.readers[at as usize] = (NONE, self.free);
-            self.free = at;
-            at = next;
-        }
-    }
-
-    fn read(&mut self, class: u32, reader: u32) {
-        let Class { readers: next, ticket, .. } = self.classes[class as usize];
-        let listed = &mut self.listed[reader as usize];
-        if listed.contains(&ticket) {
-            return;
-        }
-        listed.rotate_right(1);
-        listed[0] = ticket;
-        let at = if self.free == NONE {
-            self.readers.push((reader, next));
-            self.readers.len() as u32 - 1
-        } else {
-            let at = self.free;
-            self.free = self.readers[at as usize].1;
-            self.readers[at as usize] = (reader, next);
-            at
-        };
-        self.classes[class as usize].readers = at;
+        self.classes.push(Class { value, mark: 0 });
+        self.sets.create(storage)
     }
 
     /// `storage` was dropped.
@@ -110,14 +41,13 @@ impl Classes {
         for &other in scratch.iter() {
             let entry = live.at(other);
             if entry.evicted() {
-                let class = match self.of[other as usize] {
-                    NONE => self.join_pending(live, other),
-                    class => self.find(class),
+                let class = match self.sets.of(other) {
+                    Some(class) => class,
+                    None => self.join_pending(live, other),
                 };
                 if class != root {
-                    self.notify(live, class);
                     self.classes[root as usize].value += self.classes[class as usize].value;
-                    self.classes[class as usize].parent = root;
+                    self.sets.join(live, class, root);
                 }
             } else if entry.is(MATERIAL) {
                 live.outdate(other);
@@ -138,11 +68,9 @@ impl Classes {
 
     /// `storage` is resident again, or gone for good.
     pub(crate) fn restored(&mut self, live: &mut Live, storage: u32) {
-        let class = std::mem::replace(&mut self.of[storage as usize], NONE);
-        if class != NONE {
-            let root = self.find(class);
-            self.classes[root as usize].value -= live.at(storage).cost as i64;
-            self.notify(live, root);
+        if let Some(class) = self.sets.take(storage) {
+            self.classes[class as usize].value -= live.at(storage).cost as i64;
+            self.sets.notify(live, class);
         }
     }
 
@@ -153,15 +81,15 @@ impl Classes {
             self.classes.iter_mut().for_each(|class| class.mark = 0);
         }
         self.mark += 1;
-        let mark = self.mark;
         let mut sum = 0;
         for other in live.all_neighbours(storage) {
-            if live.at(other).evicted() && self.of[other as usize] != NONE {
-                let root = self.find(self.of[other as usize]);
+            if live.at(other).evicted()
+                && let Some(root) = self.sets.of(other)
+            {
                 let class = &mut self.classes[root as usize];
-                if std::mem::replace(&mut class.mark, mark) != mark {
+                if std::mem::replace(&mut class.mark, self.mark) != self.mark {
                     sum += class.value;
-                    self.read(root, storage);
+                    self.sets.read(root, storage);
                 }
             }
         }

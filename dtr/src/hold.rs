@@ -103,10 +103,7 @@ impl Machine {
             match &mut self.around {
                 Neighbourhood::None => {},
                 Neighbourhood::Classes(classes) => classes.restored(&mut self.live, storage),
-                Neighbourhood::Regions(regions) => {
-                    let mut borders = Vec::new();
-                    regions.restored(&mut self.live, storage, &mut borders);
-                },
+                Neighbourhood::Regions(regions) => regions.restored(&mut self.live, storage),
             }
         }
         Ok(())

@@ -25,11 +25,12 @@
 //!
 //! Files, one concept each. What a program is: `program`, `ids`. The machine: `machine` (its state and doors), `live` (storages and their
 //! edges), `materialize` (nested recomputation on an explicit stack), `evict` (making room), `order` (need and waiting), `hold`, `banish`.
-//! What to evict: `heuristic` (names), `score` (exact quotients), `pool` (the ordered pool and its search), `class` (union-find classes),
-//! `region` and `window` (evicted neighbourhoods), `random`.
+//! What to evict: `heuristic` (names), `score` (exact quotients), `pool` (the ordered pool and its search), `sets` (union-find), `class`
+//! (its classes with values), `component`, `region` and `window` (evicted neighbourhoods), `random`.
 
 mod banish;
 mod class;
+mod component;
 mod drive;
 mod error;
 mod evict;
@@ -46,6 +47,7 @@ mod program;
 mod random;
 mod region;
 mod score;
+mod sets;
 pub mod simrd;
 mod window;
 mod world;

@@ -154,9 +154,8 @@ impl Machine {
             // A first execution changes nobody's neighbourhood: all its arguments are resident.
             Neighbourhood::Regions(_) if first => {},
             Neighbourhood::Regions(regions) => {
-                let mut borders = Vec::new();
                 for &storage in &fresh {
-                    regions.restored(&mut self.live, storage, &mut borders);
+                    regions.restored(&mut self.live, storage);
                 }
             },
         }
