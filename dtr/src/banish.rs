@@ -13,7 +13,10 @@ impl Machine {
     /// Banishes a dead storage unless something evicted depends on it; then it is tried again when that comes back.
     pub(crate) fn banish<W: World>(&mut self, storage: u32, world: &mut W) -> Result<(), Error> {
         let entry = self.live.at(storage);
-        if entry.is(GONE) || entry.wants > 0 || self.live.neighbours(storage, Way::Children).any(|child| self.live.at(child).evicted()) {
+        if entry.is(GONE)
+            || entry.wants > 0
+            || self.live.neighbours(storage, Way::Children).any(|child| self.live.at(child).evicted())
+        {
             return Ok(());
         }
         self.give_up(storage, world)?;

@@ -59,7 +59,8 @@ impl Classes {
     /// A storage born but not yet computed gets its class, of value 0, only when a neighbour joins it. Its parents could not be listed as
     /// readers before.
     fn join_pending(&mut self, live: &mut Live, storage: u32) -> u32 {
-        let parents: Vec<u32> = live.all_neighbours(storage).filter(|&other| live.at(other).is(MATERIAL)).collect();
+        let parents: Vec<u32> =
+            live.all_neighbours(storage).filter(|&other| live.at(other).is(MATERIAL)).collect();
         for parent in parents {
             live.outdate(parent);
         }

@@ -90,10 +90,13 @@ impl Components {
                 } else if member(live, other)
                     && let Some(component) = self.sets.of(other)
                 {
-                    let at = contacts.iter().position(|contact| contact.component == component).unwrap_or_else(|| {
-                        contacts.push(Contact { component, side: [false; 2], end: [false; 2] });
-                        contacts.len() - 1
-                    });
+                    let at = contacts
+                        .iter()
+                        .position(|contact| contact.component == component)
+                        .unwrap_or_else(|| {
+                            contacts.push(Contact { component, side: [false; 2], end: [false; 2] });
+                            contacts.len() - 1
+                        });
                     contacts[at].side[end(way)] = true;
                     contacts[at].end[end(way)] |= self.components[component as usize].ends[end(way)] == other;
                 }
@@ -140,7 +143,7 @@ impl Components {
             let last = &mut component.ends[end(way)];
             match only_neighbour(live, storage, way) {
                 // Nothing was reached through it.
-                Err(0) if *last != storage => {},
+                Err(0) if *last != storage => {}
                 Ok(next) if *last == storage => *last = next,
                 _ => *last = NONE,
             }
@@ -189,7 +192,14 @@ impl Components {
         reach
     }
 
-    fn walk(&mut self, live: &mut Live, window: &Window, storage: u32, way: Way, contacts: &[Contact]) -> u64 {
+    fn walk(
+        &mut self,
+        live: &mut Live,
+        window: &Window,
+        storage: u32,
+        way: Way,
+        contacts: &[Contact],
+    ) -> u64 {
         let (mut sum, mut visited) = (0, 0);
         live.walk(
             storage,

@@ -42,14 +42,20 @@ pub fn run(program: &Program, schedule: &[Command], options: &Options) -> Outcom
     let mut recorder = Recorder::default();
     let mut machine = match Machine::new(program.clone(), options.clone()) {
         Ok(machine) => machine,
-        Err(error) => return Outcome { events: Vec::new(), stats: Stats::default(), completed: 0, result: Err(error) },
+        Err(error) => {
+            return Outcome { events: Vec::new(), stats: Stats::default(), completed: 0, result: Err(error) };
+        }
     };
     let (completed, result) = drive(&mut machine, schedule, &mut recorder);
     Outcome { events: recorder.events, stats: machine.stats(), completed, result }
 }
 
 /// Gives a machine the commands of a schedule until one fails; returns how many were completed, and the failure.
-pub fn drive<W: World>(machine: &mut Machine, schedule: &[Command], world: &mut W) -> (usize, Result<(), Error>) {
+pub fn drive<W: World>(
+    machine: &mut Machine,
+    schedule: &[Command],
+    world: &mut W,
+) -> (usize, Result<(), Error>) {
     for (completed, &command) in schedule.iter().enumerate() {
         let result = match command {
             Command::Compute(op) => machine.compute(op, world),

@@ -25,11 +25,14 @@ impl Machine {
             if world.places() {
                 self.refresh();
                 let candidates: Vec<u32> = self.pool.iter().collect();
-                let scored: Vec<_> = candidates.iter().map(|&storage| (StorageId(storage), self.score(storage))).collect();
+                let scored: Vec<_> =
+                    candidates.iter().map(|&storage| (StorageId(storage), self.score(storage))).collect();
                 self.stats.scores += scored.len() as u64;
                 victims.clear();
                 world.victims(&scored, bytes, &mut victims);
-                victims.retain(|victim| self.live.storages.get(victim.index()).is_some_and(|storage| storage.slot != NONE));
+                victims.retain(|victim| {
+                    self.live.storages.get(victim.index()).is_some_and(|storage| storage.slot != NONE)
+                });
                 for victim in &victims {
                     if self.live.at(victim.0).slot != NONE {
                         self.evict(victim.0, Cause::Chosen, world)?;
@@ -62,7 +65,7 @@ impl Machine {
     pub(crate) fn evict<W: World>(&mut self, storage: u32, cause: Cause, world: &mut W) -> Result<(), Error> {
         self.vacate(storage, cause, world)?;
         match &mut self.around {
-            Neighbourhood::None => {},
+            Neighbourhood::None => {}
             Neighbourhood::Classes(classes) => classes.evicted(&mut self.live, storage, &mut self.scratch),
             Neighbourhood::Regions(regions) => regions.evicted(&mut self.live, storage, &mut self.scratch),
         }
@@ -70,7 +73,12 @@ impl Machine {
     }
 
     /// Frees a resident storage without telling its neighbours.
-    pub(crate) fn vacate<W: World>(&mut self, storage: u32, cause: Cause, world: &mut W) -> Result<(), Error> {
+    pub(crate) fn vacate<W: World>(
+        &mut self,
+        storage: u32,
+        cause: Cause,
+        world: &mut W,
+    ) -> Result<(), Error> {
         if self.live.at(storage).slot != NONE {
             self.pool.remove(&mut self.live, storage);
         }
@@ -117,10 +125,22 @@ impl Machine {
         if self.heuristic().cost_part() == CostPart::Union {
             let (cost, last) = union_around(&mut self.live, storage, &mut self.scratch);
             let entry = self.live.at(storage);
-            return quotient(self.heuristic(), (entry.cost + cost) as i64, entry.bytes, last, self.stats.clock);
+            return quotient(
+                self.heuristic(),
+                (entry.cost + cost) as i64,
+                entry.bytes,
+                last,
+                self.stats.clock,
+            );
         }
         let entry = self.live.at(storage);
-        quotient(self.heuristic(), self.numerators[storage as usize], entry.bytes, entry.last, self.stats.clock)
+        quotient(
+            self.heuristic(),
+            self.numerators[storage as usize],
+            entry.bytes,
+            entry.last,
+            self.stats.clock,
+        )
     }
 
     /// Which storage of a pool that is not empty goes next.
@@ -141,7 +161,8 @@ impl Machine {
             let candidates = self.pool.iter().collect();
             return self.scan(candidates);
         }
-        let (live, numerators, heuristic, clock) = (&self.live, &self.numerators, self.options.heuristic, self.stats.clock);
+        let (live, numerators, heuristic, clock) =
+            (&self.live, &self.numerators, self.options.heuristic, self.stats.clock);
         self.pool.lowest(clock, heuristic.uses_staleness(), |storage| {
             let entry = live.at(storage);
             quotient(heuristic, numerators[storage as usize], entry.bytes, entry.last, clock)
@@ -172,7 +193,11 @@ impl Machine {
         if let Some(share) = self.options.skip_small {
             let bytes: f64 = candidates.iter().map(|&storage| self.live.at(storage).bytes as f64).sum();
             let least = share * bytes / candidates.len() as f64;
-            let large: Vec<u32> = candidates.iter().copied().filter(|&storage| self.live.at(storage).bytes as f64 >= least).collect();
+            let large: Vec<u32> = candidates
+                .iter()
+                .copied()
+                .filter(|&storage| self.live.at(storage).bytes as f64 >= least)
+                .collect();
             if !large.is_empty() {
                 candidates = large;
             }

@@ -94,7 +94,9 @@ impl Heuristic {
 
 /// A heuristic's name that is none.
 #[derive(Debug, thiserror::Error)]
-#[error("unknown heuristic {0:?}: one of dtr, dtr-eq, dtr-local, dtr-union, lru, size, msps, random, e-star, ab-{{e,eq,local,none}}[-size][-stale]")]
+#[error(
+    "unknown heuristic {0:?}: one of dtr, dtr-eq, dtr-local, dtr-union, lru, size, msps, random, e-star, ab-{{e,eq,local,none}}[-size][-stale]"
+)]
 pub struct UnknownHeuristic(String);
 
 impl FromStr for Heuristic {

@@ -21,7 +21,7 @@ impl Machine {
             Dealloc::Retire => {
                 self.drop_dead(storage, world)?;
                 self.retire(vec![storage], world)
-            },
+            }
         }
     }
 
@@ -101,7 +101,7 @@ impl Machine {
         entry.locks = 0;
         if !resident {
             match &mut self.around {
-                Neighbourhood::None => {},
+                Neighbourhood::None => {}
                 Neighbourhood::Classes(classes) => classes.restored(&mut self.live, storage),
                 Neighbourhood::Regions(regions) => regions.restored(&mut self.live, storage),
             }

@@ -223,9 +223,9 @@ impl Live {
                     0 => {
                         inner(other, storage);
                         stack.push(other);
-                    },
+                    }
                     MATERIAL => border(other),
-                    _ => {},
+                    _ => {}
                 }
             }
         }

@@ -82,6 +82,8 @@ pub struct Machine {
     pub(crate) frames: Vec<Frame>,
     /// Arguments that the ops on the stack still wait for or have got, frame by frame.
     pub(crate) waiting: Vec<u32>,
+    /// How many wanted storages this command has had to evict.
+    pub(crate) forced: usize,
     pub(crate) stats: Stats,
     pub(crate) scratch: Vec<u32>,
     pub(crate) stopped: bool,
@@ -94,7 +96,9 @@ impl Machine {
     /// [`Error::Options`] if a filter's share is not a number of at least 0.
     pub fn new(program: Program, options: Options) -> Result<Self, Error> {
         if options.skip_small.is_some_and(|share| share.is_nan() || share < 0.0) {
-            return Err(Error::Options("the share below which storages are ignored must be a number of at least 0"));
+            return Err(Error::Options(
+                "the share below which storages are ignored must be a number of at least 0",
+            ));
         }
         let around = match options.heuristic.cost_part() {
             CostPart::Classes => Neighbourhood::Classes(Classes::new()),
@@ -113,6 +117,7 @@ impl Machine {
             random: Random::new(options.seed),
             frames: Vec::new(),
             waiting: Vec::new(),
+            forced: 0,
             stats: Stats { clock: 1, ..Stats::default() },
             scratch: Vec::new(),
             stopped: false,
@@ -130,7 +135,7 @@ impl Machine {
         self.stages.resize(self.program.ops.len(), Stage::Declared);
         self.numerators.resize(storages, 0);
         match &mut self.around {
-            Neighbourhood::None => {},
+            Neighbourhood::None => {}
             Neighbourhood::Classes(classes) => classes.extend(storages),
             Neighbourhood::Regions(regions) => regions.extend(storages),
         }
@@ -143,8 +148,18 @@ impl Machine {
     ///
     /// # Errors
     /// As those.
-    pub fn declare(&mut self, args: &[TensorId], outputs: &[Output], cost: u64, once: bool) -> Result<OpId, ProgramError> {
-        let op = if once { self.program.once(args, outputs, cost)? } else { self.program.op(args, outputs, cost)? };
+    pub fn declare(
+        &mut self,
+        args: &[TensorId],
+        outputs: &[Output],
+        cost: u64,
+        once: bool,
+    ) -> Result<OpId, ProgramError> {
+        let op = if once {
+            self.program.once(args, outputs, cost)?
+        } else {
+            self.program.op(args, outputs, cost)?
+        };
         self.extend();
         Ok(op)
     }
@@ -188,7 +203,11 @@ impl Machine {
     }
 
     fn known(&self, tensor: TensorId) -> Result<u32, Error> {
-        let known = self.program.tensors.get(tensor.index()).ok_or(Error::UnknownId { kind: "tensor", id: tensor.0 })?;
+        let known = self
+            .program
+            .tensors
+            .get(tensor.index())
+            .ok_or(Error::UnknownId { kind: "tensor", id: tensor.0 })?;
         match self.stages[known.op as usize] {
             Stage::Declared | Stage::Born => Err(Error::NotComputed { tensor }),
             Stage::Executed | Stage::Forbidden => Ok(tensor.0),
@@ -291,7 +310,8 @@ impl Machine {
     /// [`Error::NotComputed`] if the op has not run.
     pub fn forbid<W: World>(&mut self, op: OpId, world: &mut W) -> Result<(), Error> {
         self.guarded(|machine| {
-            let known = machine.program.ops.get(op.index()).ok_or(Error::UnknownId { kind: "op", id: op.0 })?;
+            let known =
+                machine.program.ops.get(op.index()).ok_or(Error::UnknownId { kind: "op", id: op.0 })?;
             machine.known(TensorId(known.first))?;
             machine.forbid_now(op.0, world)
         })
@@ -386,7 +406,11 @@ impl Machine {
     /// Puts a storage into the pool if it is resident and nobody needs it.
     pub(crate) fn enter_pool(&mut self, storage: u32) {
         let entry = self.live.at(storage);
-        if entry.locks == 0 && entry.wants == 0 && entry.slot == NONE && entry.flags & (MATERIAL | GONE) == MATERIAL {
+        if entry.locks == 0
+            && entry.wants == 0
+            && entry.slot == NONE
+            && entry.flags & (MATERIAL | GONE) == MATERIAL
+        {
             let stale = entry.is(STALE);
             let weight = if stale { 0.0 } else { self.weight(storage) };
             self.pool.push(&mut self.live, storage, weight);

@@ -13,9 +13,13 @@ use crate::world::{Event, World};
 impl Machine {
     /// Computes a tensor that is not defined, with all it needs.
     pub(crate) fn materialize<W: World>(&mut self, target: u32, world: &mut W) -> Result<(), Error> {
+        self.forced = 0;
         self.enter(target)?;
         while let Some(&Frame { target, start, next }) = self.frames.last() {
             let Some(&arg) = self.waiting.get(next as usize) else {
+                if self.order.is_some() && !self.take_all(start) {
+                    continue;
+                }
                 self.frames.pop();
                 self.waiting.truncate(start as usize);
                 self.execute(target, world)?;
@@ -25,11 +29,9 @@ impl Machine {
                 self.enter(arg)?;
                 continue;
             }
-            let storage = self.storage(arg);
-            if self.order.is_some() {
-                self.live.at_mut(storage).wants -= 1;
+            if self.order.is_none() {
+                self.lock(self.storage(arg));
             }
-            self.lock(storage);
             if let Some(frame) = self.frames.last_mut() {
                 frame.next += 1;
             }
@@ -42,12 +44,12 @@ impl Machine {
         let id = self.program.tensors[target as usize].op;
         let gone = self.live.at(self.storage(target)).is(GONE);
         match self.stages[id as usize] {
-            Stage::Born if self.frames.is_empty() => {},
-            Stage::Executed if !gone => {},
+            Stage::Born if self.frames.is_empty() => {}
+            Stage::Executed if !gone => {}
             Stage::Declared | Stage::Born => return Err(Error::NotComputed { tensor: TensorId(target) }),
             Stage::Executed | Stage::Forbidden => {
                 return Err(Error::Unrecoverable { tensor: TensorId(target), op: OpId(id) });
-            },
+            }
         }
         let op = &self.program.ops[id as usize];
         let args = op.args as usize..(op.args + op.arity) as usize;
@@ -102,7 +104,9 @@ impl Machine {
             }
         }
         match self.options.remat_limit {
-            Some(limit) if self.stats.repeat_cost > limit => Err(Error::Thrash { repeated: self.stats.repeat_cost, limit }),
+            Some(limit) if self.stats.repeat_cost > limit => {
+                Err(Error::Thrash { repeated: self.stats.repeat_cost, limit })
+            }
             _ => Ok(()),
         }
     }
@@ -144,20 +148,20 @@ impl Machine {
             }
         }
         match &mut self.around {
-            Neighbourhood::None => {},
+            Neighbourhood::None => {}
             Neighbourhood::Classes(classes) => {
                 for &storage in &fresh {
                     classes.restored(&mut self.live, storage);
                     self.live.outdate(storage);
                 }
-            },
+            }
             // A first execution changes nobody's neighbourhood: all its arguments are resident.
-            Neighbourhood::Regions(_) if first => {},
+            Neighbourhood::Regions(_) if first => {}
             Neighbourhood::Regions(regions) => {
                 for &storage in &fresh {
                     regions.restored(&mut self.live, storage);
                 }
-            },
+            }
         }
         for &storage in &fresh {
             self.enter_pool(storage);

@@ -41,6 +41,15 @@ pub struct Options {
 impl Options {
     /// Eager eviction under a budget in bytes; no limit, no filters, the reference's order of recomputation.
     pub fn new(budget: u64, heuristic: Heuristic) -> Self {
-        Self { budget, heuristic, dealloc: Dealloc::Eager, remat_limit: None, order_remats: false, sample: false, skip_small: None, seed: 0 }
+        Self {
+            budget,
+            heuristic,
+            dealloc: Dealloc::Eager,
+            remat_limit: None,
+            order_remats: false,
+            sample: false,
+            skip_small: None,
+            seed: 0,
+        }
     }
 }

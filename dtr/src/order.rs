@@ -32,7 +32,9 @@ impl Order {
                 let constant = program.ops[tensor.op as usize].constant;
                 let (need, bytes) = match constant {
                     true => (0, 0),
-                    false => (self.needs[tensor.op as usize], program.storages[tensor.storage as usize].bytes),
+                    false => {
+                        (self.needs[tensor.op as usize], program.storages[tensor.storage as usize].bytes)
+                    }
                 };
                 self.entries.push((need, bytes, arg));
             }
@@ -40,7 +42,9 @@ impl Order {
             let (mut taken, mut need) = (0u64, op.bytes);
             for (index, &(own, bytes, arg)) in self.entries.iter().enumerate() {
                 let storage = program.tensors[arg as usize].storage;
-                let again = self.entries[..index].iter().any(|&(_, _, before)| program.tensors[before as usize].storage == storage);
+                let again = self.entries[..index]
+                    .iter()
+                    .any(|&(_, _, before)| program.tensors[before as usize].storage == storage);
                 need = need.max(taken.saturating_add(own));
                 taken = taken.saturating_add(if again { 0 } else { bytes });
                 self.lines.push(arg);
@@ -56,26 +60,54 @@ impl Order {
     }
 }
 
+/// How many wanted storages one command may evict, for each op of the program, before it is given up.
+const PATIENCE: usize = 64;
+
 impl Machine {
-    /// Of the resident storages that ops on the stack wait for and nobody has taken, the one needed latest.
+    /// Locks all arguments of the topmost op if they are there; if some have gone again, the op waits for them again.
+    pub(crate) fn take_all(&mut self, start: u32) -> bool {
+        let line = start as usize..self.waiting.len();
+        if !line.clone().all(|index| self.has(self.waiting[index])) {
+            if let Some(frame) = self.frames.last_mut() {
+                frame.next = start;
+            }
+            return false;
+        }
+        for index in line {
+            let storage = self.storage(self.waiting[index]);
+            self.live.at_mut(storage).wants -= 1;
+            self.lock(storage);
+        }
+        true
+    }
+
+    /// Of the resident storages that ops on the stack want, the one needed latest.
     pub(crate) fn waiting_victim(&mut self) -> Option<u32> {
         self.order.as_ref()?;
+        self.forced += 1;
+        if self.forced > PATIENCE * self.program.ops.len() {
+            return None;
+        }
         let mark = self.live.fresh_mark();
-        let (mut victim, mut end) = (None, self.waiting.len());
+        let (mut victim, mut taken, mut end) = (None, None, self.waiting.len());
         for frame in (0..self.frames.len()).rev() {
             let frame = self.frames[frame];
-            for index in frame.next as usize..end {
+            for index in frame.start as usize..end {
                 let storage = self.storage(self.waiting[index]);
                 if self.live.set_mark(storage, mark) {
                     let entry = self.live.at(storage);
                     if entry.is(MATERIAL) && entry.locks == 0 && entry.bytes > 0 {
                         debug_assert_eq!(entry.slot, NONE);
-                        victim = Some(storage);
+                        if index >= frame.next as usize {
+                            victim = Some(storage);
+                        } else {
+                            taken = Some(storage);
+                        }
                     }
                 }
             }
             end = frame.start as usize;
         }
-        victim
+        victim.or(taken)
     }
 }

@@ -180,7 +180,14 @@ impl Pool {
     }
 
     /// Among the blocks that come near the best, the lowest exact score; the last of equals.
-    fn settle(&self, reached: &[(u32, f64)], best: f64, now: f64, stale: bool, exact: impl Fn(u32) -> f64) -> Option<u32> {
+    fn settle(
+        &self,
+        reached: &[(u32, f64)],
+        best: f64,
+        now: f64,
+        stale: bool,
+        exact: impl Fn(u32) -> f64,
+    ) -> Option<u32> {
         let near = best * (1.0 - MARGIN);
         let (mut chosen, mut lowest) = (None, f64::INFINITY);
         for &(block, top) in reached {

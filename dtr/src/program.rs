@@ -118,7 +118,14 @@ impl Program {
         Ok(self.output(op, 0))
     }
 
-    fn declare(&mut self, args: &[TensorId], outputs: &[Output], cost: u64, once: bool, constant: bool) -> Result<OpId, ProgramError> {
+    fn declare(
+        &mut self,
+        args: &[TensorId],
+        outputs: &[Output],
+        cost: u64,
+        once: bool,
+        constant: bool,
+    ) -> Result<OpId, ProgramError> {
         if outputs.is_empty() {
             return Err(ProgramError::NoOutput);
         }
@@ -131,8 +138,10 @@ impl Program {
         for (index, output) in outputs.iter().enumerate() {
             match *output {
                 Output::New { bytes: more } => bytes = bytes.saturating_add(more),
-                Output::AliasOf { argument } if argument < args.len() => {},
-                Output::AliasOf { argument } => return Err(ProgramError::UnknownArgument { output: index, argument, arity: args.len() }),
+                Output::AliasOf { argument } if argument < args.len() => {}
+                Output::AliasOf { argument } => {
+                    return Err(ProgramError::UnknownArgument { output: index, argument, arity: args.len() });
+                }
             }
         }
         let total = self.bytes.saturating_add(bytes);
@@ -143,7 +152,9 @@ impl Program {
         if weight > LIMIT {
             return Err(ProgramError::Overflow("costs"));
         }
-        if self.tensors.len() + outputs.len() >= NONE as usize / 2 || self.args.len() + args.len() >= NONE as usize / 2 {
+        if self.tensors.len() + outputs.len() >= NONE as usize / 2
+            || self.args.len() + args.len() >= NONE as usize / 2
+        {
             return Err(ProgramError::Overflow("ids"));
         }
         (self.bytes, self.cost) = (total, weight);
@@ -165,7 +176,7 @@ impl Program {
                 Output::New { bytes } => {
                     self.storages.push(StorageDecl { bytes, root: self.tensors.len() as u32 });
                     self.storages.len() as u32 - 1
-                },
+                }
                 Output::AliasOf { argument } => self.tensors[args[argument].index()].storage,
             };
             self.tensors.push(Tensor { op, storage });
@@ -203,7 +214,8 @@ impl Program {
 
     /// An op's arguments, empty for one that does not exist.
     pub fn args_of(&self, op: OpId) -> impl Iterator<Item = TensorId> + '_ {
-        let range = self.ops.get(op.index()).map_or(0..0, |op| op.args as usize..(op.args + op.arity) as usize);
+        let range =
+            self.ops.get(op.index()).map_or(0..0, |op| op.args as usize..(op.args + op.arity) as usize);
         self.args[range].iter().map(|&tensor| TensorId(tensor))
     }
 
@@ -235,7 +247,11 @@ impl Program {
     /// The commands that compute and pin every constant, in order of declaration.
     pub fn load_constants(&self) -> Vec<crate::Command> {
         let constants = self.ops.iter().enumerate().filter(|(_, op)| op.constant);
-        constants.flat_map(|(id, op)| [crate::Command::Compute(OpId(id as u32)), crate::Command::Pin(TensorId(op.first))]).collect()
+        constants
+            .flat_map(|(id, op)| {
+                [crate::Command::Compute(OpId(id as u32)), crate::Command::Pin(TensorId(op.first))]
+            })
+            .collect()
     }
 
     pub(crate) fn args(&self, op: &Op) -> &[u32] {

@@ -53,7 +53,8 @@ mod tests {
         let bits = value.to_bits();
         let exponent = ((bits >> 52) & 0x7ff) as i32 - 1075;
         let mantissa = (bits & ((1 << 52) - 1)) | (1 << 52);
-        let distance = |mantissa: u64| (u128::from(mantissa) * denominator).abs_diff(u128::from(numerator) << -exponent);
+        let distance =
+            |mantissa: u64| (u128::from(mantissa) * denominator).abs_diff(u128::from(numerator) << -exponent);
         let own = distance(mantissa);
         own <= distance(mantissa - 1) && own <= distance(mantissa + 1)
     }

@@ -28,7 +28,14 @@ pub(crate) struct Sets {
 
 impl Sets {
     pub(crate) fn new() -> Self {
-        Self { sets: Vec::new(), of: Vec::new(), readers: Vec::new(), free: NONE, listed: Vec::new(), tickets: 0 }
+        Self {
+            sets: Vec::new(),
+            of: Vec::new(),
+            readers: Vec::new(),
+            free: NONE,
+            listed: Vec::new(),
+            tickets: 0,
+        }
     }
 
     /// There are so many storages now.

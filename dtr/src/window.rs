@@ -48,7 +48,13 @@ impl Window {
     }
 
     /// An op was born with evicted arguments: its new storages with their cost, the storages it aliases with the cost that adds.
-    pub(crate) fn open(&mut self, live: &mut Live, output: Option<u32>, outputs_cost: u64, aliased: &[(u32, u64)]) {
+    pub(crate) fn open(
+        &mut self,
+        live: &mut Live,
+        output: Option<u32>,
+        outputs_cost: u64,
+        aliased: &[(u32, u64)],
+    ) {
         self.open = true;
         (self.output, self.outputs_cost) = (output, outputs_cost);
         self.late.extend(aliased.iter().take(MOST).map(|&(storage, cost)| Late { storage, cost }));
@@ -109,12 +115,14 @@ impl Window {
         for (way, inherited) in [(Way::Parents, own & OUTPUTS), (Way::Children, 0)] {
             // Who reached a late storage before this eviction keeps it at the cost it had.
             live.at_mut(gone).flags |= crate::live::MATERIAL;
-            let before: Vec<Vec<u32>> = self.late.iter().map(|late| Self::holders(live, late.storage, way)).collect();
+            let before: Vec<Vec<u32>> =
+                self.late.iter().map(|late| Self::holders(live, late.storage, way)).collect();
             live.at_mut(gone).flags &= !crate::live::MATERIAL;
             for border in Self::borders(live, gone, way) {
                 let mut bits = self.bits[border as usize] | inherited;
                 for (index, late) in self.late.iter().enumerate() {
-                    let news = late.storage == gone || (before[index].contains(&gone) && !before[index].contains(&border));
+                    let news = late.storage == gone
+                        || (before[index].contains(&gone) && !before[index].contains(&border));
                     if news {
                         bits |= if way == Way::Parents { descendant(index) } else { ancestor(index) };
                     }
@@ -132,7 +140,8 @@ impl Window {
                 Some(output) if way == Way::Parents => Self::borders(live, output, way),
                 _ => Vec::new(),
             };
-            let holders: Vec<Vec<u32>> = self.late.iter().map(|late| Self::holders(live, late.storage, way)).collect();
+            let holders: Vec<Vec<u32>> =
+                self.late.iter().map(|late| Self::holders(live, late.storage, way)).collect();
             let mut rebuilt = Self::borders(live, back, way);
             rebuilt.push(back);
             for storage in rebuilt {

@@ -49,7 +49,10 @@ fn differences(row: &Row, log: &Log, baseline: Baseline) -> Vec<String> {
     ];
     let differs = |(key, value): &&(&str, String)| row[*key] != *value;
     let name = format!("{} {} {} x{}", row["model"], row["heuristic"], row["ratio"], row["overhead_limit"]);
-    ours.iter().filter(differs).map(|(key, value)| format!("{name}: {key} is {value}, expected {}", row[*key])).collect()
+    ours.iter()
+        .filter(differs)
+        .map(|(key, value)| format!("{name}: {key} is {value}, expected {}", row[*key]))
+        .collect()
 }
 
 fn compare(file: &str, model: &str, only: impl Fn(&Row) -> bool) -> Option<(usize, Vec<String>)> {
@@ -62,11 +65,18 @@ fn compare(file: &str, model: &str, only: impl Fn(&Row) -> bool) -> Option<(usiz
 /// Every row that the reference confirmed, and of the reference's own runs also the one where walking the graph anew for each score
 /// differs from its cached neighbourhoods.
 fn conforms(model: &str, least: usize) {
-    let Some((rows, differences)) = compare("spec_reimpl_results.csv", model, |row| row["simrd_match"] == "True") else { return };
+    let Some((rows, differences)) =
+        compare("spec_reimpl_results.csv", model, |row| row["simrd_match"] == "True")
+    else {
+        return;
+    };
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert!(rows >= least, "only {rows} rows of {model}");
-    let Some((rows, differences)) = compare("simrd_results.csv", model, |row| row["heuristic"] == "DTR" && row["status"] != "timeout")
-    else { return };
+    let Some((rows, differences)) =
+        compare("simrd_results.csv", model, |row| row["heuristic"] == "DTR" && row["status"] != "timeout")
+    else {
+        return;
+    };
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     assert!(rows > 0);
 }

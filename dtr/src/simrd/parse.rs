@@ -157,7 +157,8 @@ impl Log {
             if text.trim().is_empty() {
                 continue;
             }
-            let parsed: Line<'_> = serde_json::from_str(&text).map_err(|source| ParseError::Json { line, source })?;
+            let parsed: Line<'_> =
+                serde_json::from_str(&text).map_err(|source| ParseError::Json { line, source })?;
             if !started {
                 started = parsed.instruction == "ANNOTATE" && parsed.annotation.as_deref() == Some("START");
                 continue;
@@ -165,7 +166,7 @@ impl Log {
             expect = parser.step(parsed, expect)?;
         }
         match expect {
-            Expect::Anything if started => {},
+            Expect::Anything if started => {}
             Expect::Anything => return Err(ParseError::End("without a START annotation")),
             Expect::ConstantMemory(_) => return Err(ParseError::End("before the MEMORY of a CONSTANT")),
             Expect::Call(_) => return Err(ParseError::End("inside a CALL")),
@@ -197,12 +198,16 @@ impl Parser {
                     return Err(self.wrong(format!("the MEMORY of constant {name:?} must follow it")));
                 }
                 let bytes = self.number(line.memory, "MEMORY")?;
-                let tensor = self.log.program.constant(bytes).map_err(|source| ParseError::Program { line: self.line, source })?;
+                let tensor = self
+                    .log
+                    .program
+                    .constant(bytes)
+                    .map_err(|source| ParseError::Program { line: self.line, source })?;
                 self.declared("constant".to_owned(), None);
                 self.name_new(name, tensor)?;
                 self.log.schedule.push(Command::Pin(tensor));
                 Ok(Expect::Anything)
-            },
+            }
             Expect::Call(call) => self.call_line(line, call),
         }
     }
@@ -211,7 +216,7 @@ impl Parser {
         match &*line.instruction {
             "ANNOTATE" => match line.annotation.as_deref() {
                 Some("BACKWARD") => self.log.backward = Some(self.log.schedule.len()),
-                Some("START") => {},
+                Some("START") => {}
                 other => return Err(self.wrong(format!("unknown annotation {other:?}"))),
             },
             "CONSTANT" => return Ok(Expect::ConstantMemory(self.field(line.name, "NAME")?.into_owned())),
@@ -223,8 +228,15 @@ impl Parser {
                 }
                 let cost = self.number(line.time, "TIME")?;
                 let name = self.field(line.name, "NAME")?.into_owned();
-                return Ok(Expect::Call(Call { args, results, cost, name, memory: None, outputs: Vec::new() }));
-            },
+                return Ok(Expect::Call(Call {
+                    args,
+                    results,
+                    cost,
+                    name,
+                    memory: None,
+                    outputs: Vec::new(),
+                }));
+            }
             "MUTATE" => self.mutate(line)?,
             "COPY" => {
                 let (dst, src) = (self.field(line.dst, "DST")?, self.field(line.src, "SRC")?);
@@ -232,7 +244,7 @@ impl Parser {
                 self.references[tensor.index()] += 1;
                 self.name_new(dst.into_owned(), tensor)?;
                 self.log.schedule.push(Command::Get(tensor));
-            },
+            }
             "COPY_FROM" => {
                 let (dst, src) = (self.field(line.dst, "DST")?, self.field(line.src, "SRC")?);
                 let (old, tensor) = (self.lookup(&dst)?, self.lookup(&src)?);
@@ -240,7 +252,7 @@ impl Parser {
                 self.references[old.index()] -= 1;
                 self.references[tensor.index()] += 1;
                 self.log.schedule.extend([Command::Release(old), Command::Get(tensor)]);
-            },
+            }
             "RELEASE" => {
                 // The reference ignores releases of names from before the START.
                 if let Some(&place) = self.names.get(&*self.field(line.name, "NAME")?) {
@@ -248,7 +260,7 @@ impl Parser {
                     self.references[tensor.index()] -= 1;
                     self.log.schedule.push(Command::Release(tensor));
                 }
-            },
+            }
             other => return Err(self.wrong(format!("{other:?} is no instruction, or not one here"))),
         }
         Ok(Expect::Anything)
@@ -271,7 +283,7 @@ impl Parser {
                     },
                 });
                 call.memory = None;
-            },
+            }
             (other, _) => return Err(self.wrong(format!("{other:?} inside a CALL"))),
         }
         if call.outputs.len() < call.results.len() {
@@ -293,7 +305,9 @@ impl Parser {
             return Err(self.wrong(format!("MUTATE names argument {index} of {}", args.len())));
         }
         let program = &self.log.program;
-        let bytes = |&index: &usize| program.storage_of(args[index]).map_or(0, |storage| program.storage_bytes(storage));
+        let bytes = |&index: &usize| {
+            program.storage_of(args[index]).map_or(0, |storage| program.storage_bytes(storage))
+        };
         let outputs: Vec<Output> = mutated.iter().map(|index| Output::New { bytes: bytes(index) }).collect();
         let op = self.op(self.field(line.name, "NAME")?.into_owned(), &args, &outputs, cost)?;
         for (output, &index) in mutated.iter().enumerate() {
@@ -308,8 +322,18 @@ impl Parser {
     }
 
     /// Declares an op and computes it.
-    fn op(&mut self, name: String, args: &[TensorId], outputs: &[Output], cost: u64) -> Result<OpId, ParseError> {
-        let op = self.log.program.op(args, outputs, cost).map_err(|source| ParseError::Program { line: self.line, source })?;
+    fn op(
+        &mut self,
+        name: String,
+        args: &[TensorId],
+        outputs: &[Output],
+        cost: u64,
+    ) -> Result<OpId, ParseError> {
+        let op = self
+            .log
+            .program
+            .op(args, outputs, cost)
+            .map_err(|source| ParseError::Program { line: self.line, source })?;
         self.declared(name, Some(self.calls));
         self.calls += 1;
         Ok(op)
@@ -328,7 +352,10 @@ impl Parser {
     }
 
     fn lookup(&self, name: &str) -> Result<TensorId, ParseError> {
-        self.names.get(name).map(|&place| self.bound[place]).ok_or_else(|| self.wrong(format!("unknown name {name:?}")))
+        self.names
+            .get(name)
+            .map(|&place| self.bound[place])
+            .ok_or_else(|| self.wrong(format!("unknown name {name:?}")))
     }
 
     fn rebind(&mut self, name: &str, tensor: TensorId) {

@@ -155,7 +155,8 @@ impl Log {
     /// [`SimulateError::Machine`] if the log is not a program.
     pub fn baseline(&self) -> Result<Baseline, SimulateError> {
         let options = Options { dealloc: Dealloc::Banish, ..Options::new(u64::MAX, Heuristic::Lru) };
-        let mut machine = Machine::new(self.program.clone(), options).map_err(|source| SimulateError::Machine { command: 0, source })?;
+        let mut machine = Machine::new(self.program.clone(), options)
+            .map_err(|source| SimulateError::Machine { command: 0, source })?;
         let (command, result) = drive(&mut machine, &self.schedule, &mut ());
         result.map_err(|source| SimulateError::Machine { command, source })?;
         let Stats { peak, first_cost, .. } = machine.stats();
@@ -189,8 +190,8 @@ impl Log {
         };
         let started = Instant::now();
         let mut recorder = Recorder { events: Vec::with_capacity(4 * self.program.tensor_count()) };
-        let mut machine =
-            Machine::new(self.program.clone(), machine_options).map_err(|source| SimulateError::Machine { command: 0, source })?;
+        let mut machine = Machine::new(self.program.clone(), machine_options)
+            .map_err(|source| SimulateError::Machine { command: 0, source })?;
         let (command, result) = drive(&mut machine, &self.schedule, &mut recorder);
         let seconds = started.elapsed().as_secs_f64();
         let (status, failure) = match result {

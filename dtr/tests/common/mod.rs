@@ -13,7 +13,9 @@ pub fn simrd() -> Option<PathBuf> {
     let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
     let above = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let found = given.into_iter().chain(above.ancestors().map(|folder| folder.join("shared/data")));
-    let folder = found.map(|folder| folder.join("simrd")).find(|folder| folder.join("spec_reimpl_results.csv").is_file());
+    let folder = found
+        .map(|folder| folder.join("simrd"))
+        .find(|folder| folder.join("spec_reimpl_results.csv").is_file());
     if folder.is_none() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "the recorded logs are missing: set DTRC_DATA");
         println!("SKIPPED: no recorded logs found; set DTRC_DATA");
@@ -24,9 +26,12 @@ pub fn simrd() -> Option<PathBuf> {
 /// The recorded log of a model.
 pub fn log(model: &str) -> Option<Log> {
     let folder = simrd()?.join("logs");
-    let mut names: Vec<_> = std::fs::read_dir(folder).expect("logs").map(|entry| entry.expect("entry").path()).collect();
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).expect("logs").map(|entry| entry.expect("entry").path()).collect();
     names.sort();
-    let starts = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{model}-")));
+    let starts = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{model}-")))
+    };
     let path = names.into_iter().find(starts).unwrap_or_else(|| panic!("no log of {model}"));
     Some(Log::parse(BufReader::new(File::open(path).expect("log"))).expect("a recorded log parses"))
 }
@@ -36,6 +41,12 @@ pub fn csv(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text = std::fs::read_to_string(simrd()?.join(name)).expect("csv");
     let mut lines = text.lines();
     let columns: Vec<&str> = lines.next().expect("header").split(',').collect();
-    let row = |line: &str| columns.iter().zip(line.split(',')).map(|(key, value)| ((*key).to_owned(), value.to_owned())).collect();
+    let row = |line: &str| {
+        columns
+            .iter()
+            .zip(line.split(','))
+            .map(|(key, value)| ((*key).to_owned(), value.to_owned()))
+            .collect()
+    };
     Some(lines.map(row).collect())
 }
