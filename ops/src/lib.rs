@@ -16,6 +16,7 @@ pub mod indexing;
 pub mod loss;
 pub mod movement;
 pub mod optimizer;
+pub mod pool;
 pub mod product;
 
 pub use builder::Builder;
@@ -59,7 +60,12 @@ op_set![
     product::conv::ConvTranspose,
     product::grad_weight::ConvGradWeight,
     // pool
-
+    pool::max::MaxPool,
+    pool::max::MaxPoolGrad,
+    pool::max::MaxPoolIndices,
+    pool::average::AveragePool,
+    pool::average::AveragePoolGrad,
+    pool::unpool::MaxUnpool,
     // normalize
 
     // loss and softmax

@@ -5,7 +5,7 @@ use super::{
     depthwise::Depthwise,
     matmul::same_dim,
     panel::Product,
-    window::{Window, spatial},
+    window::{Slide, Window, spatial},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
@@ -357,7 +357,7 @@ fn plan(s: &Signature<'_>, transposed: bool) -> Result<Plan, OpError> {
     let (x, w, y) = (s.dims(0)?, s.dims(1)?, s.out_dims(0)?);
     let (large, small) = if transposed { (&y[2..], &x[2..]) } else { (&x[2..], &y[2..]) };
     if w[0] == group && w[1] == 1 {
-        return Ok(Plan::Depthwise(Depthwise::new(&window, x[0], group, large, small)));
+        return Ok(Plan::Depthwise(Depthwise::new(Slide::new(&window, large, small), x[0], group)));
     }
     let element = s.input(0)?.dtype.size() as usize;
     Correlate::new(&window, x[0], group, (w[0] / group, w[1]), (large, small), transposed, element)

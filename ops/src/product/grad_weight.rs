@@ -6,7 +6,7 @@ use super::{
     gemm::{Mat, multiply},
     matmul::same_dim,
     panel::Product,
-    window::{Window, spatial, three},
+    window::{Slide, Window, spatial, three},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
@@ -143,7 +143,7 @@ fn plan(s: &Signature<'_>) -> Result<Plan, OpError> {
     let group = group as usize;
     let (x, dy) = (s.dims(0)?, s.dims(1)?);
     if x[1] == group && dy[1] == group {
-        return Ok(Plan::Depthwise(Depthwise::new(&window, x[0], group, &x[2..], &dy[2..])));
+        return Ok(Plan::Depthwise(Depthwise::new(Slide::new(&window, &x[2..], &dy[2..]), x[0], group)));
     }
     let size = |v: &[i64], fill| three(v, fill).map(|x| x as usize);
     let kernel = size(&window.kernel, 1);

@@ -133,6 +133,84 @@ pub(crate) fn three<T: Copy>(v: &[T], fill: T) -> [T; 3] {
     out
 }
 
+/// How one plane (the spatial axes of one channel of one image) slides under a window: the *large* side are the window's inputs, the
+/// *small* side its positions. Three axes; missing ones in front have extent 1.
+#[derive(Clone, Debug)]
+pub(crate) struct Slide {
+    pub(crate) large: [usize; 3],
+    pub(crate) small: [usize; 3],
+    pub(crate) kernel: [usize; 3],
+    pub(crate) stride: [usize; 3],
+    pub(crate) dilation: [usize; 3],
+    pub(crate) begin: [usize; 3],
+    pub(crate) end: [usize; 3],
+}
+
+/// Elements that one tap joins in a row of the small side: first element and count there, first element on the large side (whose next
+/// ones lie the innermost stride apart).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meet {
+    pub(crate) small: usize,
+    pub(crate) count: usize,
+    pub(crate) large: usize,
+}
+
+impl Slide {
+    pub(crate) fn new(w: &Window, large: &[usize], small: &[usize]) -> Slide {
+        let size = |v: &[i64], fill| three(v, fill).map(|x| x as usize);
+        Slide {
+            large: three(large, 1),
+            small: three(small, 1),
+            kernel: size(&w.kernel, 1),
+            stride: size(&w.strides, 1),
+            dilation: size(&w.dilations, 1),
+            begin: size(&w.begin, 0),
+            end: size(&w.end, 0),
+        }
+    }
+
+    /// Positions of the kernel.
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// Elements of a plane on the large and on the small side.
+    pub(crate) fn planes(&self) -> [usize; 2] {
+        [self.large.iter().product(), self.small.iter().product()]
+    }
+
+    /// The rows of the small side.
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let [d, h, _] = self.small;
+        (0..d * h).map(move |i| (i / h, i % h))
+    }
+
+    /// The kernel position of tap `t`.
+    #[inline(always)]
+    pub(crate) fn position(&self, t: usize) -> [usize; 3] {
+        let [_, kh, kw] = self.kernel;
+        [t / (kh * kw), t / kw % kh, t % kw]
+    }
+
+    /// What tap `t` joins in row (d, h) of the small side, if anything inside of the large side.
+    #[inline(always)]
+    pub(crate) fn meet(&self, t: usize, d: usize, h: usize) -> Option<Meet> {
+        let k = self.position(t);
+        let at =
+            |a: usize, i: usize| (i * self.stride[a] + k[a] * self.dilation[a]).checked_sub(self.begin[a]);
+        let z = at(0, d).filter(|z| *z < self.large[0])?;
+        let y = at(1, h).filter(|y| *y < self.large[1])?;
+        // Columns w with 0 <= w·s + k·dilation - begin < extent.
+        let (s, shift) = (self.stride[2], k[2] * self.dilation[2]);
+        let first = self.begin[2].saturating_sub(shift).div_ceil(s);
+        let end = (self.large[2] + self.begin[2]).saturating_sub(shift).div_ceil(s).min(self.small[2]);
+        let count = end.checked_sub(first).filter(|c| *c > 0)?;
+        let large = (z * self.large[1] + y) * self.large[2] + first * s + shift - self.begin[2];
+        Some(Meet { small: (d * self.small[1] + h) * self.small[2] + first, count, large })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
