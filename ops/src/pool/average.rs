@@ -1,8 +1,6 @@
 //! AveragePool: means or sums under sliding windows, and their gradient.
 
-use super::{
-    gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs,
-};
+use super::{gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs};
 use crate::{
     OpDef, OpError, Signature, Work,
     case::Case,
