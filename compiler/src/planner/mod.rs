@@ -3,9 +3,12 @@
 //! It knows neither ONNX nor kernels. A problem comes from a training graph, from a graph in JSON or from a recorded log; every
 //! strategy reads the same problem and returns the same kind of schedule, and one exact replay judges them all.
 
+pub mod bounds;
 pub mod check;
 mod decode;
 mod driver;
+pub mod import_json;
+pub mod import_log;
 mod index;
 pub mod offsets;
 mod order;
