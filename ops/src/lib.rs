@@ -15,6 +15,7 @@ pub mod elementwise;
 pub mod indexing;
 pub mod loss;
 pub mod movement;
+pub mod normalize;
 pub mod optimizer;
 pub mod pool;
 pub mod product;
@@ -67,7 +68,16 @@ op_set![
     pool::average::AveragePoolGrad,
     pool::unpool::MaxUnpool,
     // normalize
-
+    normalize::batchnorm::BatchNormTraining,
+    normalize::batchnorm::BatchNormInference,
+    normalize::batchnorm_grad::BatchNormGrad,
+    normalize::batchnorm_grad::BatchNormInferenceGrad,
+    normalize::layer::LayerNormalization,
+    normalize::layer::LayerNormalizationGrad,
+    normalize::layer::RmsNormalization,
+    normalize::layer::RmsNormalizationGrad,
+    normalize::group::GroupNormalization,
+    normalize::group::GroupNormalizationGrad,
     // loss and softmax
     loss::softmax::Softmax,
     loss::softmax::LogSoftmax,

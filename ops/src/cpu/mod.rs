@@ -4,6 +4,7 @@
 //! tensor-sized (scratch comes from the plan's workspace), and gives the same bits for any number of threads: work is cut into pieces
 //! that depend on shapes alone, and every reduction has a fixed order.
 
+pub mod columns;
 pub mod element;
 mod interpret;
 pub mod lanes;

@@ -3,7 +3,6 @@
 use crate::{
     OpError, Signature,
     cpu::{
-        Float,
         lanes::{self, LANES},
         par,
     },
@@ -92,74 +91,6 @@ impl Along {
                 columns(piece, &mut all);
             },
         );
-    }
-}
-
-/// Folds `n` rows, `stride` elements apart, of up to [`LANES`] columns of `K` tensors, each column for itself; `carry` is what `f` knows of
-/// its column.
-///
-/// # Safety
-///
-/// Each of `x` points to the first of `n` readable rows of `width` elements.
-#[inline(always)]
-pub(super) unsafe fn fold<T: Float, const K: usize>(
-    (n, stride, width): (usize, usize, usize),
-    x: [*const T; K],
-    start: T,
-    carry: &[T; LANES],
-    f: impl Fn(T, [T; K], T) -> T,
-) -> [T; LANES] {
-    let mut acc = [start; LANES];
-    for k in 0..n {
-        if width == LANES {
-            for l in 0..LANES {
-                // SAFETY: row `k < n`, column `l < width`.
-                let v = std::array::from_fn(|i| unsafe { *x[i].add(k * stride + l) });
-                acc[l] = f(acc[l], v, carry[l]);
-            }
-        } else {
-            for l in 0..width {
-                // SAFETY: as above.
-                let v = std::array::from_fn(|i| unsafe { *x[i].add(k * stride + l) });
-                acc[l] = f(acc[l], v, carry[l]);
-            }
-        }
-    }
-    acc
-}
-
-/// Maps the same columns: `y = f(x, a, b)` with `a` and `b` of the element's column.
-///
-/// # Safety
-///
-/// As [`fold`], and `y` points to writable rows, the same memory as one of `x` or disjoint from all.
-#[inline(always)]
-pub(super) unsafe fn map<T: Float, const K: usize>(
-    (n, stride, width): (usize, usize, usize),
-    x: [*const T; K],
-    y: *mut T,
-    (a, b): (&[T; LANES], &[T; LANES]),
-    f: impl Fn([T; K], T, T) -> T,
-) {
-    for k in 0..n {
-        let mut out = [T::ZERO; LANES];
-        if width == LANES {
-            for l in 0..LANES {
-                // SAFETY: row `k < n`, column `l < width`.
-                let v = std::array::from_fn(|i| unsafe { *x[i].add(k * stride + l) });
-                out[l] = f(v, a[l], b[l]);
-            }
-            // SAFETY: as above.
-            unsafe { y.add(k * stride).cast::<[T; LANES]>().write_unaligned(out) };
-        } else {
-            for l in 0..width {
-                // SAFETY: as above.
-                unsafe {
-                    let v = std::array::from_fn(|i| *x[i].add(k * stride + l));
-                    *y.add(k * stride + l) = f(v, a[l], b[l]);
-                }
-            }
-        }
     }
 }
 

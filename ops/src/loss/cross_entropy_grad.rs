@@ -1,14 +1,14 @@
 //! The gradient of softmax cross entropy in one pass over the scores.
 
 use super::{
-    along::{self, Along},
+    along::Along,
     cross_entropy::cases,
     labels::{Classes, Labels, Reduction, infer_rows, reduced, same_shape},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Io, lanes, lanes::LANES, math::Math, par::Shared},
+    cpu::{CpuKernel, Io, columns, lanes, lanes::LANES, math::Math, par::Shared},
 };
 use graph::{DType, TensorType};
 
@@ -138,13 +138,13 @@ fn backward<T: Math>(along: Along, classes: Classes, reduction: Reduction, label
                 // SAFETY: the columns lie inside both buffers and are this call's only; a class is less than `n`.
                 unsafe {
                     let (x, dx) = (x.0.add(c.at).cast_const(), dx.0.add(c.at));
-                    along::map(
+                    columns::map(
                         shape,
                         [x],
                         dx,
-                        (&sums, &factors),
+                        [&sums, &factors],
                         #[inline(always)]
-                        |[v], s, f| (v - s).vexp() * f,
+                        |[v], [s, f]| (v - s).vexp() * f,
                     );
                     for l in 0..c.width {
                         if let (Some((class, share)), _) = line(c.line + l) {

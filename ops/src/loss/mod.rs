@@ -12,3 +12,5 @@ pub mod pointwise;
 pub mod softmax;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use labels::same_shape;

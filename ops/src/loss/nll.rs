@@ -75,6 +75,7 @@ impl OpDef for NegativeLogLikelihoodLoss {
     }
 }
 
+#[allow(clippy::needless_range_loop)]
 fn forward<T: Float>(
     along: Along,
     classes: Classes,
@@ -88,8 +89,7 @@ fn forward<T: Float>(
     let weights = io.has(2).then(|| io.input::<T>(2));
     let out = io.output::<T>(0);
     let (mut sum, mut total) = (0.0, 0.0);
-    let rows = labels.len();
-    for l in 0..rows {
+    for l in 0..labels.len() {
         let at = l / along.inner * along.n * along.inner + l % along.inner;
         let mut row = T::ZERO;
         if let Some((class, weight)) = classes.weighed(labels.get(l), weights) {

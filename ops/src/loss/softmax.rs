@@ -1,10 +1,16 @@
 //! Softmax and its logarithm, with gradients from the outputs.
 
-use super::along::{self, Along, same_type};
+use super::along::{Along, same_type};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Io, lanes, lanes::LANES, math::Math, par::Shared},
+    cpu::{
+        CpuKernel, Io,
+        columns::{self, Extent, Row},
+        lanes,
+        math::Math,
+        par::Shared,
+    },
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -296,13 +302,13 @@ fn softmax<T: Math>(along: Along, io: &Io<'_>) {
                     let (x, y) = ([x.0.add(c.at).cast_const()], y.0.add(c.at));
                     let (max, sum) = column_sums(shape, x);
                     let scale = sum.map(|s| T::ONE / s);
-                    along::map(
+                    columns::map(
                         shape,
                         x,
                         y,
-                        (&max, &scale),
+                        [&max, &scale],
                         #[inline(always)]
-                        |[v], m, s| (v - m).vexp() * s,
+                        |[v], [m, s]| (v - m).vexp() * s,
                     );
                 }
             }
@@ -342,13 +348,13 @@ fn log_softmax<T: Math>(along: Along, io: &Io<'_>) {
                     let (x, y) = ([x.0.add(c.at).cast_const()], y.0.add(c.at));
                     let (max, sum) = column_sums(shape, x);
                     let log = sum.map(Math::vln);
-                    along::map(
+                    columns::map(
                         shape,
                         x,
                         y,
-                        (&max, &log),
+                        [&max, &log],
                         #[inline(always)]
-                        |[v], m, l| (v - m) - l,
+                        |[v], [m, l]| (v - m) - l,
                     );
                 }
             }
@@ -380,30 +386,26 @@ pub(super) unsafe fn row_log_sum<T: Math>(n: usize, x: *const T) -> (T, T) {
 ///
 /// # Safety
 ///
-/// As [`along::fold`].
+/// As [`columns::fold`].
 #[inline(always)]
-pub(super) unsafe fn column_sums<T: Math>(
-    shape: (usize, usize, usize),
-    x: [*const T; 1],
-) -> ([T; LANES], [T; LANES]) {
-    let none = [T::ZERO; LANES];
+pub(super) unsafe fn column_sums<T: Math>(shape: Extent, x: [*const T; 1]) -> (Row<T>, Row<T>) {
     // SAFETY: by this function's contract.
     unsafe {
-        let max = along::fold(
+        let max = columns::fold(
             shape,
             x,
             T::NEG_INFINITY,
-            &none,
+            [],
             #[inline(always)]
-            |m, [v], _| v.larger(m),
+            |m, [v], []| v.larger(m),
         );
-        let sum = along::fold(
+        let sum = columns::fold(
             shape,
             x,
             T::ZERO,
-            &max,
+            [&max],
             #[inline(always)]
-            |s, [v], m| s + (v - m).vexp(),
+            |s, [v], [m]| s + (v - m).vexp(),
         );
         (max, sum)
     }
@@ -449,26 +451,26 @@ fn pair<T: Math>(
         |_, columns| {
             let (y, dy, dx) = (&y, &dy, &dx);
             for c in columns {
-                let (shape, none) = ((n, along.inner, c.width), [T::ZERO; LANES]);
+                let shape = (n, along.inner, c.width);
                 // SAFETY: the columns lie inside the three buffers and are this call's only.
                 unsafe {
                     let x = [y, dy].map(|p| p.0.add(c.at).cast_const());
-                    let sum = along::fold(
+                    let sum = columns::fold(
                         shape,
                         x,
                         T::ZERO,
-                        &none,
+                        [],
                         #[inline(always)]
-                        |s, [y, dy], _| s + term(y, dy),
+                        |s, [y, dy], []| s + term(y, dy),
                     );
                     let out = dx.0.add(c.at);
-                    along::map(
+                    columns::map(
                         shape,
                         x,
                         out,
-                        (&sum, &none),
+                        [&sum],
                         #[inline(always)]
-                        |[y, dy], s, _| f(y, dy, s),
+                        |[y, dy], [s]| f(y, dy, s),
                     );
                 }
             }

@@ -1,0 +1,144 @@
+//! Walking a tensor `[N, C, d..]` channel by channel.
+
+use crate::{
+    OpError, Signature,
+    cpu::{
+        Float,
+        columns::{self, Extent, Row},
+        lanes::{self, LANES},
+        par,
+    },
+    loss::same_shape,
+};
+use graph::{Shape, TensorType};
+use std::ops::Range;
+
+/// Extents of a tensor: batch, channels, elements of one channel of one sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Channels {
+    pub n: usize,
+    pub c: usize,
+    pub s: usize,
+}
+
+impl Channels {
+    pub(super) fn new(dims: &[usize]) -> Channels {
+        Channels { n: dims[0], c: dims[1], s: dims[2..].iter().product() }
+    }
+
+    /// Elements of one channel.
+    pub(super) fn count(&self) -> usize {
+        self.n * self.s
+    }
+
+    /// Runs `runs(range of channels)` where a channel's elements are runs, otherwise (one element a sample) `groups(range of groups)` with
+    /// groups of [`LANES`] channels. Both closures must be marked `#[inline(always)]`.
+    pub(super) fn each(&self, runs: impl Fn(Range<usize>) + Sync, groups: impl Fn(Range<usize>) + Sync) {
+        if self.s == 1 {
+            let grain = (par::GRAIN / (self.n * LANES).max(1)).max(1);
+            lanes::each(self.c.div_ceil(LANES), grain, groups);
+        } else {
+            let grain = (par::GRAIN / self.count().max(1)).max(1);
+            lanes::each(self.c, grain, runs);
+        }
+    }
+
+    /// First channel of group `g`, and the extent of its columns in a tensor of one element a channel and sample.
+    pub(super) fn group(&self, g: usize) -> (usize, Extent) {
+        let first = g * LANES;
+        (first, (self.n, self.c, LANES.min(self.c - first)))
+    }
+
+    /// Sums over all elements of channel `c`; see [`lanes::sums`].
+    ///
+    /// # Safety
+    ///
+    /// Each of `x` points to a readable tensor of these extents.
+    #[inline(always)]
+    pub(super) unsafe fn sums<T: Float, const K: usize, const M: usize>(
+        &self,
+        c: usize,
+        x: [*const T; K],
+        f: impl Fn([T; K]) -> [T; M],
+    ) -> [f64; M] {
+        let mut total = [0.0; M];
+        for n in 0..self.n {
+            let at = (n * self.c + c) * self.s;
+            // SAFETY: the run of channel `c` in sample `n`.
+            let part = unsafe { lanes::sums(self.s, x.map(|p| p.add(at)), &f) };
+            for m in 0..M {
+                total[m] += part[m];
+            }
+        }
+        total
+    }
+
+    /// Maps all elements of channel `c`; see [`lanes::map`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Channels::sums`], and `y` points to a writable tensor, one of `x` or disjoint from all.
+    #[inline(always)]
+    pub(super) unsafe fn map<T: Float, const K: usize>(
+        &self,
+        c: usize,
+        x: [*const T; K],
+        y: *mut T,
+        f: impl Fn([T; K]) -> T,
+    ) {
+        for n in 0..self.n {
+            let at = (n * self.c + c) * self.s;
+            // SAFETY: the run of channel `c` in sample `n`.
+            unsafe {
+                lanes::map(
+                    self.s,
+                    x.map(|p| p.add(at)),
+                    [y.add(at)],
+                    #[inline(always)]
+                    |v| [f(v)],
+                )
+            };
+        }
+    }
+}
+
+/// The numbers of channels from `first` on, `width` of them.
+#[inline(always)]
+pub(super) fn load<T: Float>(x: &[T], first: usize, width: usize) -> Row<T> {
+    let mut row = [T::ZERO; LANES];
+    row[..width].copy_from_slice(&x[first..first + width]);
+    row
+}
+
+/// `f` of each lane.
+#[inline(always)]
+pub(super) fn lanes_of<T: Float>(f: impl Fn(usize) -> T) -> Row<T> {
+    std::array::from_fn(f)
+}
+
+/// Sums down the columns of a group; see [`columns::sums`].
+pub(super) use columns::sums as column_sums;
+
+/// Checks that x is `[N, C, d..]` and each of `params` (input, name) is `[C]` of its dtype; returns the types of both.
+pub(super) fn infer_channels(
+    s: &Signature<'_>,
+    x: usize,
+    params: &[(usize, &str)],
+) -> Result<(TensorType, TensorType), OpError> {
+    let x = s.input(x)?;
+    if !x.dtype.is_float() || x.shape.rank() < 2 {
+        return Err(OpError::invalid(format!("the input must be floating-point [N, C, ..], not {x}")));
+    }
+    let channel = TensorType { dtype: x.dtype, shape: Shape(vec![x.shape.0[1].clone()]) };
+    for (i, what) in params {
+        let t = s.input(*i)?;
+        if t.dtype != x.dtype {
+            return Err(OpError::invalid(format!(
+                "{what} must be {} like the input, not {}",
+                x.dtype, t.dtype
+            )));
+        }
+        same_shape(&channel.shape, &t.shape, what)?;
+    }
+    Ok((x.clone(), channel))
+}
