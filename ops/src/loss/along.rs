@@ -12,7 +12,7 @@ use graph::TensorType;
 
 /// A tensor as `outer` × `n` × `inner`, where `n` is the extent of the axis. Line `l` starts at `l / inner * n * inner + l % inner`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Along {
+pub(crate) struct Along {
     pub outer: usize,
     pub n: usize,
     pub inner: usize,
@@ -20,14 +20,14 @@ pub(super) struct Along {
 
 /// Up to [`LANES`] neighbouring lines: the first one's number, the offset of its first element, how many lines.
 #[derive(Clone, Copy)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     pub line: usize,
     pub at: usize,
     pub width: usize,
 }
 
 impl Along {
-    pub(super) fn new(dims: &[usize], axis: usize) -> Along {
+    pub(crate) fn new(dims: &[usize], axis: usize) -> Along {
         Along {
             outer: dims[..axis].iter().product(),
             n: dims[axis],
@@ -36,7 +36,7 @@ impl Along {
     }
 
     /// Of input 0 along the attribute `axis`.
-    pub(super) fn of(s: &Signature<'_>) -> Result<Along, OpError> {
+    pub(crate) fn of(s: &Signature<'_>) -> Result<Along, OpError> {
         let dims = s.dims(0)?;
         let axis = normalize_axis(s.attrs.int("axis")?, dims.len())?;
         Ok(Along::new(&dims, axis))
@@ -54,14 +54,14 @@ impl Along {
     }
 
     /// Number of pieces in which [`Along::each`] walks the tensor.
-    pub(super) fn pieces(&self) -> usize {
+    pub(crate) fn pieces(&self) -> usize {
         self.units().div_ceil(self.grain())
     }
 
     /// Calls `rows(piece, range of rows)` where lines are adjacent elements, otherwise `columns(piece, groups)`. Both closures must be
     /// marked `#[inline(always)]`.
     #[inline(always)]
-    pub(super) fn each(
+    pub(crate) fn each(
         &self,
         rows: impl Fn(usize, std::ops::Range<usize>) + Sync,
         columns: impl Fn(usize, &mut dyn Iterator<Item = Columns>) + Sync,

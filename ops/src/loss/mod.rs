@@ -13,4 +13,5 @@ pub mod softmax;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use along::Along;
 pub(crate) use labels::same_shape;

@@ -9,6 +9,7 @@ mod channels;
 pub mod group;
 mod import_batchnorm;
 pub mod layer;
+pub mod lp;
 mod rows;
 #[cfg(test)]
 mod tests;
