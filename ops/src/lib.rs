@@ -19,6 +19,7 @@ pub mod normalize;
 pub mod optimizer;
 pub mod pool;
 pub mod product;
+pub mod random;
 
 pub use builder::Builder;
 pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
@@ -78,6 +79,8 @@ op_set![
     normalize::layer::RmsNormalizationGrad,
     normalize::group::GroupNormalization,
     normalize::group::GroupNormalizationGrad,
+    normalize::lp::LpNormalization,
+    normalize::lp::LpNormalizationGrad,
     // loss and softmax
     loss::softmax::Softmax,
     loss::softmax::LogSoftmax,
@@ -94,7 +97,13 @@ op_set![
     loss::pointwise::BceLoss,
     loss::pointwise::BceLossGrad,
     // random
-
+    random::dropout::Dropout,
+    random::dropout::DropoutGrad,
+    random::dropout::DropoutMask,
+    random::generate::RandomUniform,
+    random::generate::RandomNormal,
+    random::sample::Bernoulli,
+    random::sample::Multinomial,
     // optimizer
     optimizer::sgd::Sgd,
     optimizer::adam::Adam,

@@ -394,7 +394,7 @@ fn import_eye_like(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 }
 
 /// The dtype with this number in ONNX files.
-fn onnx_dtype(code: i64) -> Result<DType, OpError> {
+pub(crate) fn onnx_dtype(code: i64) -> Result<DType, OpError> {
     Ok(match code {
         1 => DType::F32,
         2 => DType::U8,
