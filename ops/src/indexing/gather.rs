@@ -1,6 +1,9 @@
 //! Slices picked by index along one axis (embedding lookups), and their gradient.
 
-use super::{Combine, Indices, for_numeric, index_input};
+use super::{
+    Combine, Indices, for_numeric, index_input,
+    selection::{import_compress, import_non_zero, import_unique},
+};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
@@ -23,10 +26,15 @@ impl OpDef for Gather {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["Gather" => |cx| {
-            let axis = normalize_axis(cx.attrs.int_or("axis", 0)?, cx.ty(0)?.shape.rank())?;
-            cx.same("Gather", Attrs::new().with("axis", axis as i64))
-        }]
+        rules![
+            "Gather" => |cx| {
+                let axis = normalize_axis(cx.attrs.int_or("axis", 0)?, cx.ty(0)?.shape.rank())?;
+                cx.same("Gather", Attrs::new().with("axis", axis as i64))
+            },
+            "Compress" => import_compress,
+            "NonZero" => import_non_zero,
+            "Unique" => import_unique,
+        ]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {

@@ -1,6 +1,18 @@
 //! Operators that pick elements by index, put them back, or find indices.
 
+pub mod arg;
+pub mod elements;
 pub mod gather;
+pub mod grid_sample;
+pub mod nd;
+pub mod one_hot;
+pub mod resize;
+mod scatter;
+mod selection;
+pub(crate) mod separable;
+pub mod topk;
+
+pub(crate) use scatter::{Reduction, copy_unless_same, scatter_gradient};
 
 use crate::{
     OpError, Signature,

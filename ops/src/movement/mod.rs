@@ -3,11 +3,14 @@
 pub mod concat;
 pub mod expand;
 pub mod generate;
+pub mod pad;
 pub mod reshape;
+pub mod reverse;
 pub mod slice;
 pub mod split;
 mod strided;
 pub mod transpose;
+pub mod trilu;
 
 use crate::{Facts, OpError, Signature, View, Work, cpu::CpuKernel};
 use graph::{DType, Shape};

@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn shapes_resolve_as_onnx_says() {
         let from = Shape::from(&[2usize, 3, 4][..]);
-        let table: [(&[i64], bool, Option<&[usize]>); 8] = [
+        type Row<'a> = (&'a [i64], bool, Option<&'a [usize]>);
+        let table: [Row<'_>; 8] = [
             (&[4, 2, 3], false, Some(&[4, 2, 3])),
             (&[-1], false, Some(&[24])),
             (&[0, -1], false, Some(&[2, 12])),

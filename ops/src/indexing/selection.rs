@@ -1,0 +1,184 @@
+//! ONNX operators whose output shape depends on the data: NonZero, Compress, Unique. Read where the data are constants.
+
+use crate::{
+    OpError,
+    onnx::{ImportCx, normalize_axis},
+};
+use graph::{Attrs, DType, Dim, Literal, Shape};
+
+/// NonZero of a constant: the coordinates of its elements that are not 0, one row an axis.
+pub(super) fn import_non_zero(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    let x = cx
+        .opt_literal(0, "the number of elements that are not 0")?
+        .ok_or_else(|| OpError::invalid("input 0 is missing"))?;
+    let (rank, columns) = non_zero(&x);
+    let bytes: Vec<u8> = columns.iter().flat_map(|i| i.to_le_bytes()).collect();
+    let v = cx.b.constant(literal(DType::I64, vec![rank as u64, (columns.len() / rank) as u64], bytes)?);
+    cx.set(0, v);
+    Ok(())
+}
+
+/// Number of rows (a scalar counts as a vector) and the rows one after the other.
+fn non_zero(x: &Literal) -> (usize, Vec<i64>) {
+    let dims: Vec<usize> =
+        if x.shape().is_empty() { vec![1] } else { x.shape().iter().map(|d| *d as usize).collect() };
+    let at: Vec<usize> =
+        x.to_floats().iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, _)| i).collect();
+    let mut rows = Vec::with_capacity(dims.len() * at.len());
+    for a in 0..dims.len() {
+        let inner: usize = dims[a + 1..].iter().product();
+        rows.extend(at.iter().map(|i| (i / inner % dims[a]) as i64));
+    }
+    (dims.len(), rows)
+}
+
+/// Compress by a constant condition: a gather of the positions where it is true.
+pub(super) fn import_compress(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    let condition = cx
+        .opt_literal(1, "the number of elements that are kept")?
+        .ok_or_else(|| OpError::invalid("the condition (input 1) is missing"))?;
+    let kept: Vec<i64> =
+        condition.to_floats().iter().enumerate().filter(|(_, c)| **c != 0.0).map(|(i, _)| i as i64).collect();
+    let (mut x, shape) = (cx.input(0)?, cx.ty(0)?.shape);
+    let axis = match cx.attrs.opt_int("axis")? {
+        Some(axis) => normalize_axis(axis, shape.rank())?,
+        None => {
+            let flat = Shape(vec![shape.0.iter().fold(Dim::constant(1), |p, d| p.mul(d))]);
+            x = cx.b.reshape(x, &flat)?;
+            0
+        }
+    };
+    if let (Some(n), Some(last)) = (cx.b.ty(x).shape.0[axis].as_const(), kept.last())
+        && *last >= n
+    {
+        return Err(OpError::invalid(format!("the condition keeps element {last} of {n}")));
+    }
+    let indices = cx.b.constant(Literal::ints(&kept));
+    let y = cx.b.op("Gather", Attrs::new().with("axis", axis as i64), &[x, indices])?;
+    cx.set(0, y);
+    Ok(())
+}
+
+/// Unique of a constant: the distinct elements (or slices along an axis), where each first stands, which each position holds, and how
+/// often each occurs.
+pub(super) fn import_unique(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    let x = cx
+        .opt_literal(0, "the number of distinct elements")?
+        .ok_or_else(|| OpError::invalid("input 0 is missing"))?;
+    let axis = match cx.attrs.opt_int("axis")? {
+        Some(axis) => Some(normalize_axis(axis, x.shape().len())?),
+        None => None,
+    };
+    let u = unique(&x, axis, cx.attrs.int_or("sorted", 1)? != 0)?;
+    let v = cx.b.constant(u.values);
+    cx.set(0, v);
+    for (i, list) in [u.first, u.inverse, u.counts].iter().enumerate() {
+        let v = cx.b.constant(Literal::ints(list));
+        cx.set(i + 1, v);
+    }
+    Ok(())
+}
+
+struct Unique {
+    values: Literal,
+    first: Vec<i64>,
+    inverse: Vec<i64>,
+    counts: Vec<i64>,
+}
+
+fn unique(x: &Literal, axis: Option<usize>, sorted: bool) -> Result<Unique, OpError> {
+    let all = vec![x.len() as u64];
+    let (dims, axis) = axis.map_or((all, 0), |a| (x.shape().to_vec(), a));
+    let n = dims[axis] as usize;
+    let outer: usize = dims[..axis].iter().product::<u64>() as usize;
+    let inner: usize = dims[axis + 1..].iter().product::<u64>() as usize;
+    let keys = ordered(x)?;
+    let offsets = |k: usize| (0..outer).flat_map(move |o| (0..inner).map(move |i| (o * n + k) * inner + i));
+    let slices: Vec<Vec<i64>> = (0..n).map(|k| offsets(k).map(|at| keys[at]).collect()).collect();
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|a, b| slices[*a].cmp(&slices[*b]).then(a.cmp(b)));
+    // Groups of equal slices, each with its first position first.
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for k in order {
+        match groups.last_mut() {
+            Some(g) if slices[g[0]] == slices[k] => g.push(k),
+            _ => groups.push(vec![k]),
+        }
+    }
+    if !sorted {
+        groups.sort_by_key(|g| g[0]);
+    }
+    let mut inverse = vec![0i64; n];
+    for (i, g) in groups.iter().enumerate() {
+        g.iter().for_each(|k| inverse[*k] = i as i64);
+    }
+    let size = x.dtype().size() as usize;
+    let mut bytes = Vec::with_capacity(groups.len() * outer * inner * size);
+    for o in 0..outer {
+        for g in &groups {
+            let at = (o * n + g[0]) * inner * size;
+            bytes.extend_from_slice(&x.bytes()[at..at + inner * size]);
+        }
+    }
+    let mut shape = dims;
+    shape[axis] = groups.len() as u64;
+    Ok(Unique {
+        values: literal(x.dtype(), shape, bytes)?,
+        first: groups.iter().map(|g| g[0] as i64).collect(),
+        inverse,
+        counts: groups.iter().map(|g| g.len() as i64).collect(),
+    })
+}
+
+/// Integers that are ordered as the elements are.
+fn ordered(x: &Literal) -> Result<Vec<i64>, OpError> {
+    if !x.dtype().is_float() {
+        return x.to_ints().ok_or_else(|| OpError::unsupported("unsigned integers beyond 63 bits"));
+    }
+    let key = |v: f64| {
+        // Both zeros are one value.
+        let bits = (v + 0.0).to_bits() as i64;
+        bits ^ (((bits >> 63) as u64) >> 1) as i64
+    };
+    Ok(x.to_floats().into_iter().map(key).collect())
+}
+
+fn literal(dtype: DType, shape: Vec<u64>, bytes: Vec<u8>) -> Result<Literal, OpError> {
+    Literal::new(dtype, shape, bytes).map_err(|e| OpError::invalid(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(v: &[f32], shape: &[u64]) -> Literal {
+        literal(DType::F32, shape.to_vec(), v.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
+    }
+
+    #[test]
+    fn non_zero_lists_coordinates_by_axis() {
+        let x = floats(&[1.0, 0.0, 1.0, 1.0], &[2, 2]);
+        assert_eq!(non_zero(&x), (2, vec![0, 1, 1, 0, 0, 1]));
+        assert_eq!(non_zero(&floats(&[], &[0, 3])), (2, vec![]));
+    }
+
+    #[test]
+    fn unique_elements_sorted_and_in_order_of_appearance() {
+        let x = floats(&[2.0, 1.0, -1.0, 1.0, 3.0, 2.0], &[6]);
+        let u = unique(&x, None, true).unwrap();
+        assert_eq!(u.values, floats(&[-1.0, 1.0, 2.0, 3.0], &[4]));
+        assert_eq!((u.first, u.inverse), (vec![2, 1, 0, 4], vec![2, 1, 0, 1, 3, 2]));
+        assert_eq!(u.counts, [1, 2, 2, 1]);
+        let u = unique(&x, None, false).unwrap();
+        assert_eq!(u.values, floats(&[2.0, 1.0, -1.0, 3.0], &[4]));
+        assert_eq!(u.inverse, [0, 1, 2, 1, 3, 0]);
+    }
+
+    #[test]
+    fn unique_slices_along_an_axis() {
+        let x = floats(&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 3.0, 4.0], &[3, 3]);
+        let u = unique(&x, Some(0), true).unwrap();
+        assert_eq!(u.values, floats(&[1.0, 0.0, 0.0, 2.0, 3.0, 4.0], &[2, 3]));
+        assert_eq!((u.first, u.inverse, u.counts), (vec![0, 2], vec![0, 0, 1], vec![2, 1]));
+    }
+}
