@@ -182,7 +182,7 @@ impl Math for f32 {
             -1.666_780_3e-1,
             2.000_071_6e-1,
             -2.499_999_7e-1,
-            3.333_333_1e-1,
+            3.333_333e-1,
         ];
         let tail = (f * f) * f.mul_add(poly(f, c), -0.5);
         let y = e.mul_add(LN2_HI, e.mul_add(LN2_LO, tail) + f);

@@ -8,18 +8,7 @@ pub const GRAIN: usize = 1 << 14;
 
 /// Runs `f` over `0..n` in pieces of `grain`, in parallel when there is more than one, with the widest vector instructions of the CPU.
 pub fn ranges(n: usize, grain: usize, f: impl Fn(Range<usize>) + Sync) {
-    let arch = pulp::Arch::new();
-    let grain = grain.max(1);
-    if n <= grain {
-        if n > 0 {
-            arch.dispatch(|| f(0..n));
-        }
-        return;
-    }
-    (0..n.div_ceil(grain)).into_par_iter().for_each(|p| {
-        let range = p * grain..((p + 1) * grain).min(n);
-        arch.dispatch(|| f(range.clone()));
-    });
+    split(n, grain, &|range| pulp::Arch::new().dispatch(|| f(range.clone())));
 }
 
 /// A loop over part of a range of work.
@@ -41,17 +30,22 @@ pub fn pieces(n: usize, grain: usize, piece: &impl Piece) {
             self.0.run(self.1);
         }
     }
-    let arch = pulp::Arch::new();
+    split(n, grain, &|range| pulp::Arch::new().dispatch(Run(piece, range)));
+}
+
+/// As [`pieces`], compiled once, for the oldest CPU: for loops that are rare or only move data.
+pub fn plain_pieces(n: usize, grain: usize, piece: &impl Piece) {
+    split(n, grain, &|range| piece.run(range));
+}
+
+/// Runs `f` over `0..n` in pieces of `grain`. Not generic, so that rayon's machinery is compiled once and not for every kernel.
+fn split(n: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     let grain = grain.max(1);
-    if n <= grain {
-        if n > 0 {
-            arch.dispatch(Run(piece, 0..n));
-        }
-        return;
+    if n > grain {
+        (0..n.div_ceil(grain)).into_par_iter().for_each(|p| f(p * grain..((p + 1) * grain).min(n)));
+    } else if n > 0 {
+        f(0..n);
     }
-    (0..n.div_ceil(grain)).into_par_iter().for_each(|p| {
-        arch.dispatch(Run(piece, p * grain..((p + 1) * grain).min(n)));
-    });
 }
 
 /// A raw pointer that may cross threads; the loop that uses it writes disjoint elements.
