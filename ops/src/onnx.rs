@@ -4,7 +4,7 @@
 //! canonical operators: what newer opsets pass as inputs (axes, shapes, pads) becomes attributes, broadcast and defaults become explicit.
 
 use crate::{Builder, OpError};
-use graph::{Attrs, Literal, StateKind, TensorType, ValueDef, ValueId};
+use graph::{Attrs, DType, Literal, StateKind, TensorType, ValueDef, ValueId};
 
 /// How nodes of one ONNX operator become ours.
 #[derive(Clone, Copy)]
@@ -181,6 +181,26 @@ impl ImportCx<'_, '_> {
     pub fn remark(&mut self, key: &'static str, text: impl Into<String>) {
         self.remarks.push((key, text.into()));
     }
+}
+
+/// The dtype with this number in ONNX files.
+pub(crate) fn onnx_dtype(code: i64) -> Result<DType, OpError> {
+    Ok(match code {
+        1 => DType::F32,
+        2 => DType::U8,
+        3 => DType::I8,
+        4 => DType::U16,
+        5 => DType::I16,
+        6 => DType::I32,
+        7 => DType::I64,
+        9 => DType::Bool,
+        10 => DType::F16,
+        11 => DType::F64,
+        12 => DType::U32,
+        13 => DType::U64,
+        16 => DType::BF16,
+        _ => return Err(OpError::unsupported(format!("the ONNX element type {code}"))),
+    })
 }
 
 /// `axis` made non-negative for a tensor of `rank` axes.

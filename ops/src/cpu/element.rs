@@ -63,12 +63,16 @@ pub trait Float:
     const ZERO: Self;
     /// 1.
     const ONE: Self;
+    /// 1/2.
+    const HALF: Self;
     /// The most negative value, -infinity.
     const NEG_INFINITY: Self;
     /// Square root, correctly rounded.
     fn sqrt(self) -> Self;
     /// The larger; NaN if either is.
     fn larger(self, other: Self) -> Self;
+    /// The smaller; NaN if either is.
+    fn smaller(self, other: Self) -> Self;
 }
 
 macro_rules! float {
@@ -76,6 +80,7 @@ macro_rules! float {
         impl Float for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
+            const HALF: Self = 0.5;
             const NEG_INFINITY: Self = <$t>::NEG_INFINITY;
             #[inline(always)]
             fn sqrt(self) -> Self {
@@ -84,6 +89,10 @@ macro_rules! float {
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 if self > other || self.is_nan() { self } else { other }
+            }
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                if self < other || self.is_nan() { self } else { other }
             }
         }
     )*};

@@ -1,13 +1,14 @@
-//! Elementwise operators of two inputs, with numpy broadcasting.
+//! Arithmetic on two inputs, with numpy broadcasting, and what all broadcasting operators share.
 
+pub(crate) use super::{lanes::zip, number::Wrapping};
 use crate::{
     Facts, OpDef, OpError, Signature,
-    case::Case,
-    cpu::{CpuKernel, Element, par},
+    case::{Case, CaseInput, Fill},
+    cpu::CpuKernel,
     grad::GradCx,
-    onnx::{OnnxRule, rules},
+    onnx::{ImportCx, OnnxRule, rules},
 };
-use graph::{Attrs, Dim, Shape, TensorType};
+use graph::{Attrs, DType, Dim, Shape, TensorType};
 
 /// a + b.
 pub struct Add;
@@ -18,7 +19,11 @@ impl OpDef for Add {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["Add" => |cx| cx.same("Add", Attrs::new())]
+        rules![
+            "Add" => |cx| cx.same("Add", Attrs::new()),
+            "Sum" => |cx| fold(cx, "Add"),
+            "Mean" => mean,
+        ]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
@@ -42,7 +47,7 @@ impl OpDef for Add {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, |a, b| Wrapping::add(a, b)))
+        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::add))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -85,7 +90,7 @@ impl OpDef for Mul {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, |a, b| Wrapping::mul(a, b)))
+        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::mul))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -93,34 +98,136 @@ impl OpDef for Mul {
     }
 }
 
-/// Arithmetic that wraps for integers and is IEEE for floats.
-pub(crate) trait Wrapping: Element {
-    fn add(self, b: Self) -> Self;
-    fn sub(self, b: Self) -> Self;
-    fn mul(self, b: Self) -> Self;
+/// a - b.
+pub struct Sub;
+
+impl OpDef for Sub {
+    fn name(&self) -> &'static str {
+        "Sub"
+    }
+
+    fn onnx(&self) -> &'static [OnnxRule] {
+        rules!["Sub" => |cx| cx.same("Sub", Attrs::new())]
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        same_dtype(s)
+    }
+
+    fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        let dy = g.cotangent0()?;
+        if g.needs(0) {
+            set_summed(g, 0, dy)?;
+        }
+        if g.needs(1) {
+            let shape = g.ty(1)?.shape;
+            let sum = g.b.sum_to(dy, &shape)?;
+            let d = g.b.call("Neg", &[sum])?;
+            g.set(1, d);
+        }
+        Ok(())
+    }
+
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        Facts { folds: true, ..broadcast_facts(s) }
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::sub))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        broadcast_cases()
+    }
 }
 
-macro_rules! wrapping {
-    (int: $($i:ty),*; float: $($f:ty),*) => {
-        $(impl Wrapping for $i {
-            #[inline(always)]
-            fn add(self, b: Self) -> Self { self.wrapping_add(b) }
-            #[inline(always)]
-            fn sub(self, b: Self) -> Self { self.wrapping_sub(b) }
-            #[inline(always)]
-            fn mul(self, b: Self) -> Self { self.wrapping_mul(b) }
-        })*
-        $(impl Wrapping for $f {
-            #[inline(always)]
-            fn add(self, b: Self) -> Self { self + b }
-            #[inline(always)]
-            fn sub(self, b: Self) -> Self { self - b }
-            #[inline(always)]
-            fn mul(self, b: Self) -> Self { self * b }
-        })*
-    };
+/// a / b; integers are truncated toward zero, and an integer divided by 0 is 0.
+pub struct Div;
+
+impl OpDef for Div {
+    fn name(&self) -> &'static str {
+        "Div"
+    }
+
+    fn onnx(&self) -> &'static [OnnxRule] {
+        rules!["Div" => |cx| cx.same("Div", Attrs::new())]
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        same_dtype(s)
+    }
+
+    /// da = dy / b; db = -da · y, which needs the quotient and not a.
+    fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        let (b, y, dy) = (g.input(1)?, g.output(0), g.cotangent0()?);
+        let da = g.b.call("Div", &[dy, b])?;
+        if g.needs(0) {
+            set_summed(g, 0, da)?;
+        }
+        if g.needs(1) {
+            let shape = g.ty(1)?.shape;
+            let d = g.b.call("Mul", &[da, y])?;
+            let d = g.b.sum_to(d, &shape)?;
+            let d = g.b.call("Neg", &[d])?;
+            g.set(1, d);
+        }
+        Ok(())
+    }
+
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        Facts { folds: true, ..broadcast_facts(s) }
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::div))
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let positive = |shape: &[usize]| CaseInput::float(shape, Fill::Uniform(0.5, 2.0));
+        let mut cases: Vec<Case> = broadcast_cases()
+            .into_iter()
+            .map(|c| {
+                let shape = c.inputs[1].as_ref().map_or(Vec::new(), |i| i.shape.clone());
+                c.input(1, positive(&shape))
+            })
+            .collect();
+        let ints = |lo, hi| CaseInput::ints(DType::I64, &[2, 3], lo, hi);
+        cases.push(Case::new("integers", Attrs::new(), &[]).input(0, ints(-9, 9)).input(1, ints(-2, 3)));
+        cases
+    }
 }
-wrapping!(int: i8, i16, i32, i64, u8, u16, u32, u64; float: f32, f64);
+
+/// Sets the cotangent of input `i` to `d` summed to the input's shape.
+pub(crate) fn set_summed(g: &mut GradCx<'_, '_>, i: usize, d: graph::ValueId) -> Result<(), OpError> {
+    let shape = g.ty(i)?.shape;
+    let d = g.b.sum_to(d, &shape)?;
+    g.set(i, d);
+    Ok(())
+}
+
+/// The rule of ONNX operators of any number of inputs: a left fold with `op`.
+pub(crate) fn fold(cx: &mut ImportCx<'_, '_>, op: &str) -> Result<(), OpError> {
+    let mut acc = cx.input(0)?;
+    for i in 1..cx.inputs.len() {
+        let next = cx.input(i)?;
+        acc = cx.b.call(op, &[acc, next])?;
+    }
+    cx.set(0, acc);
+    Ok(())
+}
+
+/// ONNX Mean: the sum of the inputs over their number.
+fn mean(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    fold(cx, "Add")?;
+    let n = cx.inputs.len();
+    if let (Some(Some(sum)), 2..) = (cx.outputs.first().copied(), n) {
+        let dtype = cx.b.ty(sum).dtype;
+        let n = cx.b.scalar(dtype, n as f64);
+        let mean = cx.b.call("Div", &[sum, n])?;
+        cx.set(0, mean);
+    }
+    Ok(())
+}
 
 /// The broadcast of two shapes, or an error naming the axis that differs.
 pub(crate) fn broadcast(a: &Shape, b: &Shape) -> Result<Shape, OpError> {
@@ -171,122 +278,4 @@ pub(crate) fn broadcast_cases() -> Vec<Case> {
         Case::new("both sides", Attrs::new(), &[&[2, 1, 3], &[4, 1]]),
         Case::new("scalar", Attrs::new(), &[&[], &[5]]),
     ]
-}
-
-/// How the elements of a broadcast operand follow the output's, with adjacent axes of equal behaviour merged: extents and strides (in
-/// elements, 0 where broadcast) of the two operands, outermost first; never empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Walk {
-    pub(crate) extents: Vec<usize>,
-    pub(crate) strides: Vec<[usize; 2]>,
-}
-
-impl Walk {
-    pub(crate) fn new(a: &[usize], b: &[usize], out: &[usize]) -> Walk {
-        let stride = |s: &[usize]| {
-            let mut v = vec![0; out.len()];
-            let mut step = 1;
-            for (i, n) in s.iter().enumerate().rev() {
-                v[out.len() - s.len() + i] = if *n == 1 { 0 } else { step };
-                step *= n;
-            }
-            v
-        };
-        let (sa, sb) = (stride(a), stride(b));
-        let mut w = Walk { extents: vec![1], strides: vec![[0, 0]] };
-        for (i, &n) in out.iter().enumerate() {
-            if n == 1 {
-                continue;
-            }
-            let last = w.extents.len() - 1;
-            let s = [sa[i], sb[i]];
-            let outer = w.strides[last];
-            if w.extents[last] == 1 {
-                (w.extents[last], w.strides[last]) = (n, s);
-            } else if outer[0] == s[0] * n && outer[1] == s[1] * n {
-                (w.extents[last], w.strides[last]) = (w.extents[last] * n, s);
-            } else {
-                w.extents.push(n);
-                w.strides.push(s);
-            }
-        }
-        w
-    }
-
-    /// Offsets of both operands at the start of row `row` (a run of the innermost extent).
-    pub(crate) fn offsets(&self, mut row: usize) -> [usize; 2] {
-        let mut at = [0, 0];
-        for i in (0..self.extents.len() - 1).rev() {
-            let k = row % self.extents[i];
-            row /= self.extents[i];
-            at = [at[0] + k * self.strides[i][0], at[1] + k * self.strides[i][1]];
-        }
-        at
-    }
-}
-
-/// A kernel that applies `f` to broadcast pairs of elements. The output may be the memory of an input of the same type.
-pub(crate) fn zip<T: Element, U: Element>(
-    s: &Signature<'_>,
-    f: impl Fn(T, T) -> U + Send + Sync + 'static,
-) -> Result<CpuKernel, OpError> {
-    let out = s.out_dims(0)?;
-    let walk = Walk::new(&s.dims(0)?, &s.dims(1)?, &out);
-    let n: usize = out.iter().product();
-    Ok(Box::new(move |io| {
-        if n == 0 {
-            return Ok(());
-        }
-        let (a, b) =
-            (par::Shared(io.input_ptr::<T>(0).0.cast_mut()), par::Shared(io.input_ptr::<T>(1).0.cast_mut()));
-        let y = par::Shared(io.output_ptr::<U>(0).0);
-        let last = walk.extents.len() - 1;
-        let (len, [sa, sb]) = (walk.extents[last], walk.strides[last]);
-        if last == 0 {
-            // SAFETY: offsets stay inside the operands by construction of the walk.
-            par::ranges(n, par::GRAIN, |r| unsafe {
-                run(&f, (a, r.start * sa, sa), (b, r.start * sb, sb), (y, r.start), r.len())
-            });
-        } else {
-            par::ranges(n / len, (par::GRAIN / len).max(1), |rows| {
-                for row in rows {
-                    let at = walk.offsets(row);
-                    // SAFETY: as above.
-                    unsafe { run(&f, (a, at[0], sa), (b, at[1], sb), (y, row * len), len) };
-                }
-            });
-        }
-        Ok(())
-    }))
-}
-
-/// One run of `n` elements; strides are 0 or 1 in the loops that matter, so that they vectorise.
-///
-/// # Safety
-///
-/// The run stays inside the three allocations; an output that is an operand's memory has the operand's layout.
-#[inline(always)]
-unsafe fn run<T: Element, U: Element>(
-    f: &impl Fn(T, T) -> U,
-    (a, a0, sa): (par::Shared<T>, usize, usize),
-    (b, b0, sb): (par::Shared<T>, usize, usize),
-    (y, y0): (par::Shared<U>, usize),
-    n: usize,
-) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let (a, b, y) = (a.0.add(a0), b.0.add(b0), y.0.add(y0));
-        match (sa, sb) {
-            (1, 1) => (0..n).for_each(|i| *y.add(i) = f(*a.add(i), *b.add(i))),
-            (1, 0) => {
-                let b = *b;
-                (0..n).for_each(|i| *y.add(i) = f(*a.add(i), b));
-            }
-            (0, 1) => {
-                let a = *a;
-                (0..n).for_each(|i| *y.add(i) = f(a, *b.add(i)));
-            }
-            _ => (0..n).for_each(|i| *y.add(i) = f(*a.add(i * sa), *b.add(i * sb))),
-        }
-    }
 }

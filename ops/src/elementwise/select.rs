@@ -1,0 +1,231 @@
+//! Where and Clip.
+
+use super::{
+    binary::{Wrapping, broadcast, set_summed, zip},
+    lanes::{map, zip3},
+    unary::{float_input, in_place, number_input},
+};
+use crate::{
+    Facts, OpDef, OpError, Signature,
+    case::{Case, CaseInput, Fill},
+    cpu::{CpuKernel, Float},
+    grad::GradCx,
+    onnx::{ImportCx, OnnxRule, rules},
+};
+use graph::{Attr, Attrs, DType, Literal, TensorType};
+
+/// a where the condition holds, else b. Inputs: condition (boolean), a, b; all broadcast.
+pub struct Where;
+
+impl OpDef for Where {
+    fn name(&self) -> &'static str {
+        "Where"
+    }
+
+    fn onnx(&self) -> &'static [OnnxRule] {
+        rules!["Where" => |cx| cx.same("Where", Attrs::new())]
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        let (c, a, b) = (s.input(0)?, s.input(1)?, s.input(2)?);
+        if c.dtype != DType::Bool {
+            return Err(OpError::invalid(format!("the condition must be boolean, not {}", c.dtype)));
+        }
+        if a.dtype != b.dtype {
+            return Err(OpError::invalid(format!("the branches differ: {} and {}", a.dtype, b.dtype)));
+        }
+        Ok(vec![TensorType { dtype: a.dtype, shape: broadcast(&broadcast(&c.shape, &a.shape)?, &b.shape)? }])
+    }
+
+    fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        let (c, dy) = (g.input(0)?, g.cotangent0()?);
+        let dtype = g.b.ty(dy).dtype;
+        for i in 1..3 {
+            if g.needs(i) {
+                let zero = g.b.scalar(dtype, 0.0);
+                let inputs = if i == 1 { [c, dy, zero] } else { [c, zero, dy] };
+                let d = g.b.call("Where", &inputs)?;
+                set_summed(g, i, d)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        Facts { folds: true, ..super::binary::broadcast_facts(s) }
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        crate::for_width!(s.input(1)?.dtype, T => {
+            zip3::<u8, T, T, T>(s, |c: u8, a: T, b: T| if c != 0 { a } else { b })
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let condition = |shape: &[usize]| CaseInput::ints(DType::Bool, shape, 0, 2);
+        let floats = |shape: &[usize]| CaseInput::float(shape, Fill::Uniform(-1.0, 1.0));
+        let case = |name, c: &[usize], a: &[usize], b: &[usize]| {
+            Case::new(name, Attrs::new(), &[]).input(0, condition(c)).input(1, floats(a)).input(2, floats(b))
+        };
+        let ints = CaseInput::ints(DType::I64, &[2, 3], -9, 9);
+        vec![
+            case("same shape", &[2, 3], &[2, 3], &[2, 3]),
+            case("mask", &[1, 4], &[3, 4], &[]),
+            case("all broadcast", &[2, 1, 1], &[3, 1], &[4]),
+            Case::new("integers", Attrs::new(), &[])
+                .input(0, condition(&[3]))
+                .input(1, ints.clone())
+                .input(2, ints),
+            Case::new("booleans", Attrs::new(), &[])
+                .input(0, condition(&[3, 1]))
+                .input(1, condition(&[4]))
+                .input(2, condition(&[3, 4])),
+        ]
+    }
+}
+
+/// x moved into [min, max]; attributes `min` and `max` (numbers), either may be absent. The gradient passes where x is inside, bounds
+/// included.
+pub struct Clip;
+
+/// The bounds as elements; absent ones are the dtype's extremes.
+fn bounds<T: Wrapping>(attrs: &Attrs) -> Result<(T, T), OpError> {
+    let get = |name: &str, default: T| {
+        Ok::<T, OpError>(match attrs.get(name) {
+            None => default,
+            // Integers keep all of their 64 bits.
+            Some(Attr::Int(i)) => T::saturating(*i),
+            Some(_) => T::from_f64(attrs.float_or(name, 0.0)?),
+        })
+    };
+    Ok((get("min", T::LEAST)?, get("max", T::GREATEST)?))
+}
+
+impl OpDef for Clip {
+    fn name(&self) -> &'static str {
+        "Clip"
+    }
+
+    fn onnx(&self) -> &'static [OnnxRule] {
+        rules!["Clip" => clip]
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        s.attrs.float_or("min", 0.0)?;
+        s.attrs.float_or("max", 0.0)?;
+        number_input(s)
+    }
+
+    fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        let (x, dy, attrs) = (g.input(0)?, g.cotangent0()?, g.attrs().clone());
+        let dx = g.b.op("ClipGrad", attrs, &[x, dy])?;
+        g.set(0, dx);
+        Ok(())
+    }
+
+    fn facts(&self, _: &Signature<'_>) -> Facts {
+        Facts { folds: true, ..in_place() }
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        crate::for_number!(s.input(0)?.dtype, self.name(), T => {
+            let (lo, hi) = bounds::<T>(s.attrs)?;
+            // Not `max` and `min`, so that NaN stays; the upper bound wins if the bounds are crossed.
+            Ok(map::<T, T>(move |x: T| {
+                let x = if x < lo { lo } else { x };
+                if x > hi { hi } else { x }
+            }))
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let x = || {
+            CaseInput::float(&[4, 5], Fill::Avoid { range: (-2.0, 2.0), points: &[-0.5, 1.0], margin: 0.05 })
+        };
+        vec![
+            Case::new("both bounds", Attrs::new().with("min", -0.5).with("max", 1.0), &[]).input(0, x()),
+            Case::new("lower", Attrs::new().with("min", -0.5), &[]).input(0, x()),
+            Case::new("none", Attrs::new(), &[]).input(0, x()),
+            Case::new("integers", Attrs::new().with("min", -3i64).with("max", i64::MAX), &[])
+                .input(0, CaseInput::ints(DType::I32, &[9], -6, 6)),
+        ]
+    }
+}
+
+/// ONNX Clip: bounds that are known become attributes, others Max and Min.
+fn clip(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    let x = cx.input(0)?;
+    let dtype = cx.b.ty(x).dtype;
+    let attr = |l: &Literal, name: &str| {
+        if l.len() != 1 {
+            return Err(OpError::invalid(format!("{name} must be one number")));
+        }
+        let int = l.to_ints().filter(|_| dtype.is_int());
+        Ok(int.map_or_else(|| Attr::Float(l.to_floats()[0]), |i| Attr::Int(i[0])))
+    };
+    let mut attrs = Attrs::new();
+    let mut dynamic = Vec::new();
+    for (i, name) in [(1, "min"), (2, "max")] {
+        if cx.attrs.get(name).is_some() {
+            attrs = attrs.with(name, cx.attrs.float_or(name, 0.0)?);
+        } else if let Some(v) = cx.opt_input(i) {
+            match cx.b.literal(v) {
+                Some(l) => {
+                    attrs.0.insert(name.to_owned(), attr(l, name)?);
+                }
+                None => dynamic.push((if i == 1 { "Max" } else { "Min" }, v)),
+            }
+        }
+    }
+    let mut y = x;
+    if dynamic.is_empty() {
+        y = cx.b.op("Clip", attrs, &[x])?;
+    } else {
+        // The lower bound first, as ONNX defines it, whichever of the two is known.
+        for (i, name, op) in [(1, "min", "Max"), (2, "max", "Min")] {
+            if let Some(a) = attrs.get(name) {
+                y = cx.b.op("Clip", Attrs(std::iter::once((name.to_owned(), a.clone())).collect()), &[y])?;
+            } else if let (true, Some(v)) = (dynamic.iter().any(|d| d.0 == op), cx.opt_input(i)) {
+                y = cx.b.call(op, &[y, v])?;
+            }
+        }
+    }
+    cx.set(0, y);
+    Ok(())
+}
+
+/// dy where x is inside of the bounds, else 0: the gradient of [`Clip`]. Inputs x, dy.
+pub struct ClipGrad;
+
+impl OpDef for ClipGrad {
+    fn name(&self) -> &'static str {
+        "ClipGrad"
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        s.attrs.float_or("min", 0.0)?;
+        s.attrs.float_or("max", 0.0)?;
+        float_input(s)?;
+        super::binary::same_dtype(s)
+    }
+
+    fn differentiable(&self) -> bool {
+        false
+    }
+
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        super::binary::broadcast_facts(s)
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        crate::for_float!(s.input(0)?.dtype, self.name(), T => {
+            let (lo, hi) = bounds::<T>(s.attrs)?;
+            zip::<T, T>(s, move |x: T, dy: T| if x >= lo && x <= hi { dy } else { T::ZERO })
+        })
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let attrs = Attrs::new().with("min", -0.5).with("max", 0.25);
+        vec![Case::new("both bounds", attrs, &[&[3, 5], &[3, 5]])]
+    }
+}

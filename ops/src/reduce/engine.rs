@@ -1,0 +1,246 @@
+//! The loops of reductions.
+
+use super::space::Space;
+use crate::cpu::{
+    Element,
+    par::{self, Piece, Shared},
+};
+use graph::DType;
+use std::ops::Range;
+
+/// Neighbouring outputs that are computed at once where the innermost axis is kept.
+pub(super) const COLUMNS: usize = 128;
+/// Lanes of a reduced run.
+const LANES: usize = 32;
+/// Lanes for what is left of it.
+const FEW: usize = 8;
+/// Elements, or rows, after which lanes are gathered.
+const GATHER: usize = 2048;
+const GATHER_ROWS: usize = 64;
+
+/// A way of combining elements. `context` is a value of the output that the reduction belongs to, for those that need one.
+pub(super) trait Reducer<T: Element>: Copy + Send + Sync + 'static {
+    /// What lanes are gathered in.
+    type Wide: Element;
+    /// The neutral lane.
+    fn start(&self) -> T;
+    /// A lane and one more element.
+    fn step(&self, lane: T, x: T, context: T) -> T;
+    /// Two lanes.
+    fn merge(&self, a: T, b: T) -> T;
+    /// A lane, wide.
+    fn lift(&self, lane: T) -> Self::Wide;
+    /// Two parts of the result.
+    fn join(&self, a: Self::Wide, b: Self::Wide) -> Self::Wide;
+    /// The output.
+    fn finish(&self, w: Self::Wide, context: T) -> T;
+}
+
+/// Memory of a reduction: input, context and output, of the space's sizes. The context may be the output.
+pub(super) struct Memory<'a, T, W> {
+    pub(super) x: *const T,
+    pub(super) context: Option<*const T>,
+    pub(super) y: *mut T,
+    /// As many as [`Space::workspace`] says.
+    pub(super) partials: &'a mut [W],
+}
+
+/// Reduces.
+///
+/// # Safety
+///
+/// Input, context and output are valid for the space's sizes, and nothing else touches the output meanwhile.
+pub(super) unsafe fn reduce<T: Element, R: Reducer<T>>(space: &Space, r: R, memory: Memory<'_, T, R::Wide>) {
+    let (tasks, outputs) = (space.tasks() * space.slices, space.outputs());
+    let context = memory.context.map(|c| Shared(c.cast_mut()));
+    let partials = Shared(memory.partials.as_mut_ptr());
+    let reduction =
+        Reduction { space, r, x: Shared(memory.x.cast_mut()), context, y: Shared(memory.y), partials };
+    let each = space.slice * if space.run_reduced { 1 } else { space.run.min(COLUMNS) };
+    let grain = par::GRAIN / each.max(1);
+    if const { matches!(T::DTYPE, DType::F32) } {
+        par::pieces(tasks, grain, &reduction);
+    } else {
+        par::plain_pieces(tasks, grain, &reduction);
+    }
+    if space.slices > 1 {
+        for o in 0..outputs {
+            let mut w = memory.partials[o];
+            for k in 1..space.slices {
+                w = r.join(w, memory.partials[k * outputs + o]);
+            }
+            // SAFETY: by this function's contract.
+            unsafe {
+                let context = context.map_or(r.start(), |c| *c.0.add(o));
+                *memory.y.add(o) = r.finish(w, context);
+            }
+        }
+    }
+}
+
+struct Reduction<'a, T, R: Reducer<T>>
+where
+    T: Element,
+{
+    space: &'a Space,
+    r: R,
+    x: Shared<T>,
+    context: Option<Shared<T>>,
+    y: Shared<T>,
+    partials: Shared<R::Wide>,
+}
+
+impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
+    /// Stores the result of one slice of output `o`.
+    ///
+    /// # Safety
+    ///
+    /// `o` and `slice` are in range, and no other thread has them.
+    #[inline(always)]
+    unsafe fn store(&self, o: usize, slice: usize, w: R::Wide, context: T) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            if self.space.slices == 1 {
+                *self.y.0.add(o) = self.r.finish(w, context);
+            } else {
+                *self.partials.0.add(slice * self.space.outputs() + o) = w;
+            }
+        }
+    }
+
+    /// Output `g` over elements `range` of its reduced indices, whose innermost run is contiguous.
+    #[inline(always)]
+    unsafe fn runs(&self, g: usize, range: Range<usize>, context: T) -> R::Wide {
+        let (r, run) = (&self.r, self.space.run);
+        let base = self.space.group(g);
+        let mut wide = r.lift(r.start());
+        let (mut lanes, mut few, mut one) = ([r.start(); LANES], [r.start(); FEW], r.start());
+        let mut steps = 0;
+        let mut at = range.start;
+        while at < range.end {
+            let (row, column) = (at / run, at % run);
+            let n = (run - column).min(range.end - at).min(GATHER);
+            // SAFETY: the elements are inside the input.
+            let x = unsafe {
+                std::slice::from_raw_parts(self.x.0.add(base + self.space.row(row) + column).cast_const(), n)
+            };
+            let (chunks, rest) = x.as_chunks::<LANES>();
+            for chunk in chunks {
+                for (lane, x) in lanes.iter_mut().zip(chunk) {
+                    *lane = r.step(*lane, *x, context);
+                }
+            }
+            let (chunks, rest) = rest.as_chunks::<FEW>();
+            for chunk in chunks {
+                for (lane, x) in few.iter_mut().zip(chunk) {
+                    *lane = r.step(*lane, *x, context);
+                }
+            }
+            for x in rest {
+                one = r.step(one, *x, context);
+            }
+            at += n;
+            steps += n;
+            if steps >= GATHER || at == range.end {
+                let mut width = LANES;
+                while width > FEW {
+                    width /= 2;
+                    for i in 0..width {
+                        lanes[i] = r.merge(lanes[i], lanes[i + width]);
+                    }
+                }
+                for i in 0..FEW {
+                    few[i] = r.merge(few[i], lanes[i]);
+                }
+                while width > 1 {
+                    width /= 2;
+                    for i in 0..width {
+                        few[i] = r.merge(few[i], few[i + width]);
+                    }
+                }
+                wide = r.join(wide, r.lift(r.merge(few[0], one)));
+                (lanes, few, one, steps) = ([r.start(); LANES], [r.start(); FEW], r.start(), 0);
+            }
+        }
+        wide
+    }
+
+    /// Columns `at..at + n` of group `g` over rows `range`.
+    #[inline(always)]
+    unsafe fn columns(
+        &self,
+        (g, at, n): (usize, usize, usize),
+        range: Range<usize>,
+        context: &[T; COLUMNS],
+        wide: &mut [R::Wide; COLUMNS],
+    ) {
+        let r = &self.r;
+        let base = self.space.group(g) + at;
+        // SAFETY: the elements are inside the input.
+        let row = |i: usize| unsafe {
+            std::slice::from_raw_parts(self.x.0.add(base + self.space.row(i)).cast_const(), n)
+        };
+        wide[..n].fill(r.lift(r.start()));
+        let mut start = range.start;
+        while start < range.end {
+            let end = (start + GATHER_ROWS).min(range.end);
+            let mut lanes = [r.start(); COLUMNS];
+            let lane = &mut lanes[..n];
+            let context = &context[..n];
+            while start + 4 <= end {
+                let (a, b, c, d) = (row(start), row(start + 1), row(start + 2), row(start + 3));
+                for i in 0..n {
+                    let k = context[i];
+                    lane[i] = r.step(r.step(r.step(r.step(lane[i], a[i], k), b[i], k), c[i], k), d[i], k);
+                }
+                start += 4;
+            }
+            while start < end {
+                for ((lane, x), k) in lane.iter_mut().zip(row(start)).zip(context) {
+                    *lane = r.step(*lane, *x, *k);
+                }
+                start += 1;
+            }
+            for (w, lane) in wide.iter_mut().zip(lane) {
+                *w = r.join(*w, r.lift(*lane));
+            }
+        }
+    }
+}
+
+impl<T: Element, R: Reducer<T>> Piece for Reduction<'_, T, R> {
+    #[inline(always)]
+    fn run(&self, tasks: Range<usize>) {
+        let space = self.space;
+        let length = if space.run_reduced { space.count() } else { space.rows };
+        for task in tasks {
+            let (task, slice) = (task / space.slices, task % space.slices);
+            let range = slice * space.slice..((slice + 1) * space.slice).min(length);
+            if space.run_reduced {
+                // SAFETY: `task` is an output; each (task, slice) is run once.
+                unsafe {
+                    let context = self.context.map_or(self.r.start(), |c| *c.0.add(task));
+                    let wide = self.runs(task, range, context);
+                    self.store(task, slice, wide, context);
+                }
+                continue;
+            }
+            let blocks = space.run.div_ceil(COLUMNS);
+            let (g, at) = (task / blocks, task % blocks * COLUMNS);
+            let n = COLUMNS.min(space.run - at);
+            let first = g * space.run + at;
+            let mut context = [self.r.start(); COLUMNS];
+            let mut wide = [self.r.lift(self.r.start()); COLUMNS];
+            // SAFETY: as above, for `n` outputs from `first` on.
+            unsafe {
+                if let Some(c) = self.context {
+                    context[..n].copy_from_slice(std::slice::from_raw_parts(c.0.add(first).cast_const(), n));
+                }
+                self.columns((g, at, n), range, &context, &mut wide);
+                for i in 0..n {
+                    self.store(first + i, slice, wide[i], context[i]);
+                }
+            }
+        }
+    }
+}
