@@ -301,6 +301,6 @@ fn external_data_cannot_leave_the_folder() {
         t.external_data.push(e);
         let bytes = m.write_to_bytes().unwrap();
         let e = import_bytes("m", bytes.into(), &Options::default()).unwrap_err();
-        assert!(matches!(e.kind, ImportErrorKind::Tensor { .. }), "{location:?}: {e}");
+        assert!(matches!(*e.kind, ImportErrorKind::Tensor { .. }), "{location:?}: {e}");
     }
 }

@@ -13,6 +13,9 @@ use std::{
 /// Models that must import in all their files once sizes are bound.
 const MUST: &[&str] = &[];
 
+/// Generated models and how many tensors are trainable.
+const GENERATED: &[(&str, usize)] = &[("mlp_tiny.onnx", 6)];
+
 /// `Err` is the message; a panic fails the test.
 fn attempt(path: &Path, dims: Vec<(String, i64)>) -> Result<Imported, String> {
     let options = Options { dims, ..Options::default() };
@@ -70,4 +73,16 @@ fn every_model_imports_or_says_why_in_one_line() {
         );
     }
     assert!(missing.is_empty(), "these must import: {missing:?}");
+}
+
+/// The models in `onnx-models/`, which need no data.
+#[test]
+fn generated_models_import() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../onnx-models");
+    for (name, trainable) in GENERATED {
+        match attempt(&folder.join(name), Vec::new()) {
+            Ok(m) => assert_eq!(m.candidates.len(), *trainable, "{name}: {:?}", m.candidates),
+            Err(e) => panic!("{e}"),
+        }
+    }
 }

@@ -15,7 +15,7 @@ pub struct ImportError {
     /// Its operator, with the domain if it is not the default one.
     pub op: Option<String>,
     /// What is wrong.
-    pub kind: ImportErrorKind,
+    pub kind: Box<ImportErrorKind>,
 }
 
 /// What is wrong with a model.
@@ -83,12 +83,17 @@ fn shell(name: &str) -> String {
 impl ImportError {
     /// An error of the file as a whole.
     pub fn file(source: &ModelSource, kind: ImportErrorKind) -> ImportError {
-        ImportError { file: source.name(), node: None, op: None, kind }
+        ImportError { file: source.name(), node: None, op: None, kind: Box::new(kind) }
     }
 
     /// An error at a node.
     pub fn node(source: &ModelSource, node: &str, op: &str, kind: ImportErrorKind) -> ImportError {
-        ImportError { file: source.name(), node: Some(node.to_owned()), op: Some(op.to_owned()), kind }
+        ImportError {
+            file: source.name(),
+            node: Some(node.to_owned()),
+            op: Some(op.to_owned()),
+            kind: Box::new(kind),
+        }
     }
 }
 
@@ -108,6 +113,6 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.kind)
+        Some(&*self.kind)
     }
 }

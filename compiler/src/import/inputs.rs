@@ -87,8 +87,8 @@ fn input_type(
             }
         });
     }
-    let known = dims.iter().filter_map(|d| d.as_const()).map(|n| n.max(1) as u64);
-    known.fold(Some(dtype.size()), |n, d| n?.checked_mul(d)).ok_or("it is too large")?;
+    let mut known = dims.iter().filter_map(|d| d.as_const()).map(|n| n.max(1) as u64);
+    known.try_fold(dtype.size(), u64::checked_mul).ok_or("it is too large")?;
     Ok(TensorType { dtype, shape: Shape(dims) })
 }
 

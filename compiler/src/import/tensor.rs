@@ -200,7 +200,7 @@ pub fn normalize(dtype: DType, bytes: &mut [u8]) {
     }
 }
 
-/// Whether a value is nothing but zeros and very low numbers, as an additive attention mask has them.
+/// Whether elements are nothing but zeros and very low numbers, as an additive attention mask has them.
 pub fn is_mask(dtype: DType, chunk: &[u8]) -> bool {
     let masked = |x: f64| x == 0.0 || x <= -1e4;
     match dtype {

@@ -76,6 +76,7 @@ impl Uses {
 pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
     let mut maker: HashMap<&str, usize> = HashMap::new();
     let mut scores: BTreeSet<&str> = BTreeSet::new();
+    let mut reshaped: BTreeSet<&str> = BTreeSet::new();
     for (i, n) in nodes.iter().enumerate() {
         maker.extend(n.outputs.iter().map(|o| (o.as_str(), i)));
     }
@@ -94,8 +95,9 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
             }
             continue;
         }
+        let around = Around { nodes, maker: &maker, scores: &scores, reshaped: &reshaped };
         for (i, name) in n.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
-            all.entry(name).or_default().add(position(n, i, nodes, &maker, &scores));
+            all.entry(name).or_default().add(position(n, i, &around));
         }
         for name in &n.captures {
             all.entry(name).or_default().add(Position::Weak);
@@ -103,6 +105,9 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
         // What Softmax reads, also through a chain of sums.
         if is(n, "Softmax") || (is(n, "Add") && n.outputs.iter().any(|o| scores.contains(o.as_str()))) {
             scores.extend(n.inputs.iter().map(String::as_str));
+        }
+        if is(n, "Reshape") {
+            reshaped.extend(n.inputs.first().map(String::as_str));
         }
     }
     all
@@ -112,32 +117,57 @@ fn is(n: &FlatNode<'_>, op: &str) -> bool {
     n.domain.is_empty() && n.op_type == op
 }
 
-fn position(
-    n: &FlatNode<'_>,
-    i: usize,
-    nodes: &[FlatNode<'_>],
-    maker: &HashMap<&str, usize>,
-    scores: &BTreeSet<&str>,
-) -> Position {
+/// What is known of a node's neighbours.
+struct Around<'a, 'n, 'm> {
+    nodes: &'a [FlatNode<'m>],
+    maker: &'n HashMap<&'a str, usize>,
+    /// Names that become attention scores.
+    scores: &'n BTreeSet<&'a str>,
+    /// Names that a Reshape reads.
+    reshaped: &'n BTreeSet<&'a str>,
+}
+
+impl Around<'_, '_, '_> {
+    /// The node that makes input `i` of a node.
+    fn maker(&self, n: &FlatNode<'_>, i: usize) -> Option<&FlatNode<'_>> {
+        n.inputs.get(i).and_then(|name| self.maker.get(name.as_str())).map(|m| &self.nodes[*m])
+    }
+
+    /// Whether input `i` of a node is the result of a layer with a weight of its own.
+    fn is_layer(&self, n: &FlatNode<'_>, i: usize) -> bool {
+        self.maker(n, i).is_some_and(|m| match m.op_type {
+            "Conv" | "ConvTranspose" => true,
+            "MatMul" => (0..2).any(|k| self.maker(m, k).is_none_or(|w| w.op_type == "Constant")),
+            _ => false,
+        })
+    }
+
+    fn makes_any(&self, n: &FlatNode<'_>, names: &BTreeSet<&str>) -> bool {
+        n.outputs.iter().any(|o| names.contains(o.as_str()))
+    }
+}
+
+fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position {
     use Position::{Never, Score, Statistic, Strong, Weak};
     match (n.op_type, i) {
         ("Conv" | "ConvTranspose" | "DeformConv" | "Gemm", 1 | 2) | ("MatMul" | "Gemm", 0 | 1) => Strong,
         ("BatchNormalization", 1 | 2) => Strong,
         ("BatchNormalization", _) if i > 2 => Statistic,
+        // A GroupNormalization taken apart: its own scale and bias come after the second Reshape.
+        ("InstanceNormalization", 1 | 2)
+            if around.maker(n, 0).is_some_and(|m| m.op_type == "Reshape")
+                && around.makes_any(n, around.reshaped) =>
+        {
+            Never
+        }
         ("LayerNormalization" | "InstanceNormalization" | "GroupNormalization", 1 | 2) => Strong,
         ("RMSNormalization" | "SimplifiedLayerNormalization" | "PRelu", 1) => Strong,
         ("Gather", 0) => Strong,
         ("LSTM" | "GRU" | "RNN", 1..=3 | 7) => Strong,
         ("LSTM" | "GRU" | "RNN", _) => Never,
-        ("Add", _) if n.outputs.iter().any(|o| scores.contains(o.as_str())) => Score,
-        ("Add", _) => {
-            // The bias of a layer.
-            let other = n.inputs.get(1 - i.min(1)).and_then(|o| maker.get(o.as_str()));
-            match other {
-                Some(m) if matches!(nodes[*m].op_type, "MatMul" | "Conv" | "ConvTranspose") => Strong,
-                _ => Weak,
-            }
-        }
+        // The bias of a layer.
+        ("Add", 0 | 1) if around.is_layer(n, 1 - i) => Strong,
+        ("Add", _) if around.makes_any(n, around.scores) => Score,
         ("Clip" | "Pow" | "Resize" | "Upsample" | "Where" | "Range" | "OneHot" | "TopK", _) => Never,
         ("Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "Sign" | "IsNaN" | "IsInf", _) => {
             Never

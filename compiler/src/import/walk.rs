@@ -231,12 +231,13 @@ impl<'m> Walk<'m, '_> {
         let uses = self.uses.get(name).copied().unwrap_or_default();
         let source = &self.model.source;
         let mask = || {
-            let mut all = true;
+            let (mut all, mut any) = (true, false);
             let read = weights::stream(source, &tensor, &mut |c| {
                 all &= tensor::is_mask(tensor.dtype, c);
+                any |= c.iter().any(|b| *b != 0);
                 Ok(())
             });
-            read.is_ok() && all
+            read.is_ok() && all && any
         };
         let parameter = tensor.dtype.is_float() && uses.parameter(tensor.elements(), initializer, mask);
         let is_here = !matches!(tensor.source, Source::External { .. });
