@@ -42,7 +42,6 @@ struct Walk<'m, 'g> {
     weights: Weights,
     candidates: BTreeSet<Arc<str>>,
     remarks: Vec<Remark>,
-    absent: BTreeSet<String>,
 }
 
 /// Imports a parsed model.
@@ -95,7 +94,6 @@ pub fn walk(model: &Model, options: &Options) -> Result<Imported, ImportError> {
         weights: Weights::new(model.source.clone()),
         candidates: BTreeSet::new(),
         remarks: Vec::new(),
-        absent: BTreeSet::new(),
     };
     for text in &model.warnings {
         w.remark("model", "", text);
@@ -256,9 +254,8 @@ impl<'m> Walk<'m, '_> {
             match weights::literal(source, &tensor) {
                 Ok(l) => self.b.know(v, l),
                 Err(what) if is_here => return Err(self.tensor_error(&name, &what)),
-                Err(_) => {
-                    self.absent.insert(name.to_string());
-                }
+                // Rules that need the elements say so.
+                Err(_) => {}
             }
         }
         if parameter {

@@ -14,6 +14,8 @@ pub const MAX_DEPTH: usize = 64;
 pub const CUT_BYTES: u64 = 256;
 /// Other fields that are left out are kept if they are smaller than this, so that the list of edits stays short.
 const DROP_BYTES: u64 = 16;
+/// One more than the largest number of a known field.
+const FIELDS: usize = 26;
 
 /// Why the bytes are refused, and where.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +181,7 @@ fn field(kind: Kind, number: u64) -> Field {
     }
 }
 
-/// Bytes that a message takes once parsed, without what it points at; twice its size, since lists grow by doubling.
+/// Bytes that a message takes once parsed, without what it points at.
 fn parsed_size(kind: Kind) -> u64 {
     let size = match kind {
         Kind::Model => size_of::<pb::ModelProto>(),
@@ -196,12 +198,12 @@ fn parsed_size(kind: Kind) -> u64 {
         Kind::Function => size_of::<pb::FunctionProto>(),
         Kind::Entry => size_of::<pb::StringStringEntryProto>(),
     };
-    2 * size as u64 + 16
+    size as u64
 }
 
 /// Bytes that the parsed form of a file may take; the rest of an import's allowance (3 times the file and 64 MiB) is for the graph.
 fn parse_limit(file: u64) -> u64 {
-    file.saturating_add(32 << 20)
+    file.saturating_mul(2).saturating_add(40 << 20)
 }
 
 #[derive(Clone, Copy)]
@@ -229,11 +231,24 @@ struct Frame {
     last: Option<(Cut, u64)>,
     /// Bytes that the elements would take if they were parsed.
     pending: u64,
+    /// Entries so far of each repeated field.
+    counts: [u32; FIELDS],
 }
 
 impl Frame {
+    /// Bytes by which the list of field `number` grows for one more entry: lists hold at least four and double when full.
+    fn grow(&mut self, number: u64, size: u64) -> u64 {
+        let Some(n) = self.counts.get_mut(number as usize) else { return size };
+        *n += 1;
+        match *n - 1 {
+            0 => 4 * size,
+            full if full >= 4 && full.is_power_of_two() => u64::from(full) * size,
+            _ => 0,
+        }
+    }
+
     fn new(kind: Kind, length_at: u64, begin: u64, end: u64) -> Frame {
-        Frame { kind, begin, end, length_at, delta: 0, data: 0, last: None, pending: 0 }
+        Frame { kind, begin, end, length_at, delta: 0, data: 0, last: None, pending: 0, counts: [0; FIELDS] }
     }
 }
 
@@ -247,7 +262,7 @@ struct Scanner<R> {
 }
 
 /// Walks the file and returns what is left of it. The parsed form of the skeleton and the lists made
-/// here take at most the file's size and 32 MiB.
+/// here take at most twice the file's size and 40 MiB.
 pub fn scan<R: Read + Seek>(mut input: R) -> Result<Skeleton, WireError> {
     let file = input.seek(SeekFrom::End(0))?;
     input.rewind()?;
@@ -321,10 +336,14 @@ impl<R: Read + Seek> Scanner<R> {
         }
         match field(top.kind, number) {
             Field::Message(kind) => {
-                self.charge(parsed_size(kind))?;
+                let bytes = top.grow(number, parsed_size(kind));
+                self.charge(bytes)?;
                 return Ok(Some(Frame::new(kind, length_at, begin, begin + len)));
             }
-            Field::Text => self.charge(64 + len)?,
+            Field::Text => {
+                let bytes = top.grow(number, 24) + 32 + len;
+                self.charge(bytes)?;
+            }
             Field::Packed(growth) => self.charge(32 + len.saturating_mul(growth))?,
             Field::Data(field, growth) => {
                 top.data += 1;
