@@ -108,6 +108,8 @@ pub struct Compiled {
 pub struct Request<'a> {
     /// Name of the model, for people.
     pub model: &'a str,
+    /// Parts of a training step; 1 unless gradients are accumulated.
+    pub accumulate: u32,
     /// The device kind.
     pub device: Device,
     /// Hash of a weight, where its elements are there.
@@ -178,6 +180,7 @@ pub fn plan_budgets(
             provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
             state: state.clone(),
             state_bytes,
+            accumulate: request.accumulate,
             programs,
         };
         validate(&plan, &Registry)?;

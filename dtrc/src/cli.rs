@@ -34,6 +34,8 @@ Exit codes: 0 done, 1 failed, 2 infeasible or does not fit, 3 cannot tell, 64 us
 pub enum Command {
     /// Plan a model's training step within a budget and write the plan.
     Compile(commands::compile::Args),
+    /// Train a model or a plan on data.
+    Train(commands::train::Args),
     /// Print a plan: verdict first, one step a line.
     Show(commands::show::Args),
     /// Check a plan against everything a right plan must be.

@@ -3,8 +3,11 @@
 mod cli;
 mod commands;
 mod error;
+mod memory;
 mod model;
 mod progress;
+mod schedule;
+mod session;
 mod units;
 
 use clap::Parser;

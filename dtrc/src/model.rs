@@ -157,6 +157,8 @@ pub struct Model {
     pub weights: Weights,
     /// Its programs.
     pub graphs: Vec<(ProgramKind, Graph)>,
+    /// Parts of a training step.
+    pub accumulate: u32,
     /// Times.
     pub costs: CostModel,
 }
@@ -239,18 +241,7 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         note(global.quiet, format!("{} unused initializers are left out", imported.unused_initializers));
     }
     let trains = !args.inference && (args.loss.is_some() || find_loss(&imported.graph).is_some());
-    let absent = imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
-    if let Some(first) = absent.first() {
-        let files: Vec<_> = imported.weights.absent_files().iter().map(|p| p.display().to_string()).collect();
-        let more = absent.len();
-        note(
-            global.quiet,
-            format!(
-                "{more} weights, {first:?} first, are in {}, which is absent: planned without them",
-                files.join(", ")
-            ),
-        );
-    }
+    imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
         .map_err(|e| CliError::usage(e.to_string()))?;
     let train = TrainOptions {
@@ -280,6 +271,7 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         name: stem(&args.model),
         weights: imported.weights,
         graphs,
+        accumulate: args.accumulate,
         costs: costs(args.costs.as_deref())?,
     })
 }

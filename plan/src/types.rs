@@ -51,6 +51,8 @@ pub struct Plan {
     pub state: Vec<StateEntry>,
     /// Bytes of the state section, aligned.
     pub state_bytes: u64,
+    /// Parts of a training step whose gradients are added; 1 unless gradients are accumulated.
+    pub accumulate: u32,
     /// The programs.
     pub programs: Vec<Program>,
 }

@@ -5,6 +5,7 @@
 
 mod arena;
 mod available;
+pub mod checkpoint;
 mod cpu;
 pub mod data;
 mod device;

@@ -93,6 +93,11 @@ pub fn import(path: &Path, options: &Options) -> Result<Imported, ImportError> {
     walk::walk(&model::load(ModelSource::File(path.to_owned()))?, options)
 }
 
+/// Where the elements of a model's tensors are, without importing its nodes.
+pub fn read_weights(path: &Path) -> Result<Weights, ImportError> {
+    walk::weights_of(&model::load(ModelSource::File(path.to_owned()))?)
+}
+
 /// Imports a model from its bytes; `name` is for messages.
 pub fn import_bytes(name: &str, bytes: Arc<[u8]>, options: &Options) -> Result<Imported, ImportError> {
     walk::walk(&model::load(ModelSource::Bytes(name.to_owned(), bytes))?, options)

@@ -133,6 +133,29 @@ pub fn walk(model: &Model, options: &Options) -> Result<Imported, ImportError> {
     })
 }
 
+/// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name.
+pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
+    let proto = &model.proto.graph;
+    let mut out = Weights::new(model.source.clone());
+    let names: HashSet<&str> = proto
+        .initializer
+        .iter()
+        .map(|t| t.name.as_str())
+        .chain(proto.input.iter().map(|i| i.name.as_str()))
+        .collect();
+    for node in flatten(model, &names)?.iter().filter(|n| n.domain.is_empty() && n.op_type == "Constant") {
+        if let (Some(o), Ok(tensor)) = (node.outputs.first(), constant_node(model, node)) {
+            out.insert(o.as_str().into(), tensor);
+        }
+    }
+    for t in &proto.initializer {
+        if let Ok(tensor) = tensor::tensor(t, &model.cuts, model.source.folder()) {
+            out.insert(t.name.as_str().into(), tensor);
+        }
+    }
+    Ok(out)
+}
+
 impl<'m> Walk<'m, '_> {
     /// Inputs, initializers and constants; reserves all names of the model.
     fn declare(
@@ -157,7 +180,7 @@ impl<'m> Walk<'m, '_> {
             self.b.unique(name);
         }
         for n in nodes.iter().filter(|n| n.domain.is_empty() && n.op_type == "Constant") {
-            let tensor = self.constant_node(n);
+            let tensor = constant_node(self.model, n);
             if let Some(o) = n.outputs.first().filter(|o| !o.is_empty()) {
                 self.given.insert(o.clone(), Given { tensor, initializer: false });
             }
@@ -176,36 +199,6 @@ impl<'m> Walk<'m, '_> {
     fn tensor_error(&self, name: &str, what: &str) -> ImportError {
         let kind = ImportErrorKind::Tensor { tensor: name.to_owned(), what: what.to_owned() };
         ImportError::file(&self.model.source, kind)
-    }
-
-    /// The tensor of a Constant node.
-    fn constant_node(&self, node: &FlatNode<'m>) -> Result<Tensor, String> {
-        let literal =
-            |l: Literal| Tensor { dtype: l.dtype(), shape: l.shape().to_vec(), source: Source::Literal(l) };
-        let floats = |v: &[f32]| v.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>();
-        for (name, a) in &node.attrs {
-            return Ok(match *name {
-                "value" => {
-                    let t = a.t.as_ref().ok_or("the constant has no tensor")?;
-                    tensor::tensor(t, &self.model.cuts, self.model.source.folder())?
-                }
-                "value_float" => literal(Literal::scalar(DType::F32, f64::from(a.f))),
-                "value_int" => {
-                    let bytes = a.i.to_le_bytes().to_vec();
-                    literal(Literal::new(DType::I64, Vec::new(), bytes).map_err(|e| e.to_string())?)
-                }
-                "value_floats" => {
-                    let shape = vec![a.floats.len() as u64];
-                    literal(Literal::new(DType::F32, shape, floats(&a.floats)).map_err(|e| e.to_string())?)
-                }
-                "value_ints" => literal(Literal::ints(&a.ints)),
-                "sparse_value" | "value_string" | "value_strings" => {
-                    return Err(format!("a constant with {name} is not supported"));
-                }
-                _ => continue,
-            });
-        }
-        Err("the constant has no value".to_owned())
     }
 
     /// The value of an ONNX name that inputs, tensors and earlier nodes define.
@@ -487,4 +480,34 @@ fn without_unused_states(graph: &Graph) -> Graph {
     }
     g.states = kept;
     g.pruned()
+}
+
+/// The tensor of a Constant node.
+fn constant_node(model: &Model, node: &FlatNode<'_>) -> Result<Tensor, String> {
+    let literal =
+        |l: Literal| Tensor { dtype: l.dtype(), shape: l.shape().to_vec(), source: Source::Literal(l) };
+    let floats = |v: &[f32]| v.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>();
+    for (name, a) in &node.attrs {
+        return Ok(match *name {
+            "value" => {
+                let t = a.t.as_ref().ok_or("the constant has no tensor")?;
+                tensor::tensor(t, &model.cuts, model.source.folder())?
+            }
+            "value_float" => literal(Literal::scalar(DType::F32, f64::from(a.f))),
+            "value_int" => {
+                let bytes = a.i.to_le_bytes().to_vec();
+                literal(Literal::new(DType::I64, Vec::new(), bytes).map_err(|e| e.to_string())?)
+            }
+            "value_floats" => {
+                let shape = vec![a.floats.len() as u64];
+                literal(Literal::new(DType::F32, shape, floats(&a.floats)).map_err(|e| e.to_string())?)
+            }
+            "value_ints" => literal(Literal::ints(&a.ints)),
+            "sparse_value" | "value_string" | "value_strings" => {
+                return Err(format!("a constant with {name} is not supported"));
+            }
+            _ => continue,
+        });
+    }
+    Err("the constant has no value".to_owned())
 }

@@ -105,6 +105,7 @@ pub fn compile(
     let weights = &model.weights;
     let request = Request {
         model: &model.name,
+        accumulate: model.accumulate,
         device: plan::Device::Cpu,
         weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
         costs: &model.costs,

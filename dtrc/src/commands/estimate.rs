@@ -37,6 +37,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let options = args.planner.options(progress.clone());
     let request = Request {
         model: &model.name,
+        accumulate: model.accumulate,
         device: plan::Device::Cpu,
         weight_hash: &|_| None,
         costs: &model.costs,

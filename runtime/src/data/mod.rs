@@ -1,5 +1,7 @@
-//! Tensors in files: npy and npz.
+//! Tensors in files: npy, npz, and data sets of them.
 
+pub mod array;
+pub mod dataset;
 pub mod npy;
 pub mod npz;
 

@@ -1,0 +1,142 @@
+//! What `train` and `run` share: a plan from a plan file or a model, its weights, a session on a device, data.
+
+use crate::{
+    cli::Global,
+    commands::{compile, show::read_plan},
+    error::CliError,
+    model::{ModelArgs, ModelWeights},
+    progress::note,
+    units,
+};
+use compiler::{
+    import::{self, Weights},
+    pipeline::Budget,
+};
+use graph::{Init, InputRole};
+use plan::{MAGIC, Plan, Program};
+use runtime::{
+    CpuDevice, LoadOptions, Session,
+    data::dataset::{Dataset, Wanted},
+};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+/// Arguments of commands that run a plan.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SessionArgs {
+    /// The model or plan, and how to read a model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+
+    /// With a model: memory that the step may take (4G, 4GB, 512M, 50%).
+    #[arg(long, short, value_parser = units::budget)]
+    pub budget: Option<Budget>,
+
+    /// With a plan: the model file that holds the weights. Default: the model's name with .onnx, beside the plan.
+    #[arg(long, value_name = "MODEL")]
+    pub weights: Option<PathBuf>,
+
+    /// Threads. Default: one a core. The numbers do not depend on it.
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+
+    /// The planner's limits.
+    #[command(flatten)]
+    pub planner: compile::PlannerArgs,
+}
+
+/// Whether a file starts like a plan.
+fn is_plan(path: &Path) -> Result<bool, CliError> {
+    let mut head = [0; 8];
+    let mut f = std::fs::File::open(path).map_err(|e| CliError::disk(path.display(), &e))?;
+    let n = f.read(&mut head).map_err(|e| CliError::disk(path.display(), &e))?;
+    Ok(n == 8 && &head == MAGIC)
+}
+
+/// A plan ready to load.
+pub struct Ready {
+    /// The plan.
+    pub plan: Plan,
+    /// Where its weights are.
+    pub weights: Weights,
+    /// The model file.
+    pub model: PathBuf,
+}
+
+/// Reads a plan, or compiles a model.
+pub fn ready(args: &SessionArgs, global: Global, with_inference: bool) -> Result<Ready, CliError> {
+    let path = &args.model.model;
+    if !is_plan(path)? {
+        let budget = args.budget.ok_or_else(|| {
+            CliError::usage("a model needs --budget: 4G, 4GB, 512M or a share of keep-all such as 50% (100% recomputes nothing)")
+        })?;
+        let mut model = args.model.clone();
+        model.with_inference |= with_inference;
+        let (compiled, loaded) = compile::compile(&model, budget, &args.planner, global)?;
+        let c = &compiled.plan.programs[0].certificate;
+        note(
+            global.quiet,
+            format!(
+                "budget {} bytes: arena {}, keep-all {}, predicted extra time +{:.1} %",
+                compiled.budget,
+                units::bytes(compiled.plan.arena),
+                units::bytes(compiled.keep_all),
+                c.time_ns.saturating_sub(c.base_time_ns) as f64 / c.base_time_ns.max(1) as f64 * 100.0
+            ),
+        );
+        return Ok(Ready { plan: compiled.plan, weights: loaded.weights, model: path.clone() });
+    }
+    if args.budget.is_some() {
+        return Err(CliError::usage("a plan has its budget already: --budget is for models"));
+    }
+    let (plan, _) = read_plan(path)?;
+    let beside = path.with_file_name(format!("{}.onnx", plan.model));
+    let model = args.weights.clone().unwrap_or(beside);
+    if !model.exists() {
+        let what =
+            format!("the weights of this plan are those of {}.onnx: give --weights MODEL.onnx", plan.model);
+        return Err(CliError::bad_input(format!("{}: not found; {what}", model.display())));
+    }
+    let imported = import::read_weights(&model).map_err(|e| CliError::bad_input(e.to_string()))?;
+    Ok(Ready { plan, weights: imported, model })
+}
+
+impl SessionArgs {
+    /// Loads a plan on the CPU.
+    pub fn load(&self, ready: &Ready, global: Global) -> Result<Session, CliError> {
+        let device = CpuDevice::new(self.threads)?;
+        let hashes =
+            ready.plan.state.iter().filter(|e| matches!(e.init, Init::Weight(_)) && e.hash.is_none()).count();
+        if hashes > 0 {
+            note(
+                global.quiet,
+                format!("{hashes} weights were absent when the plan was made; they are taken as they are"),
+            );
+        }
+        let options = LoadOptions { other_weights: self.weights.is_some() };
+        Ok(Session::load(ready.plan.clone(), Box::new(device), &mut ModelWeights(&ready.weights), options)?)
+    }
+}
+
+/// The inputs that a program takes from data.
+pub fn wanted(program: &Program) -> Vec<Wanted> {
+    let g = &program.graph;
+    g.inputs
+        .iter()
+        .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
+        .map(|i| Wanted {
+            name: g.value(i.value).name.to_string(),
+            ty: g.ty(i.value).clone(),
+            label: i.role == InputRole::Label,
+        })
+        .collect()
+}
+
+/// Opens a data set for a program and tells its notes.
+pub fn open_data(path: &Path, program: &Program, global: Global) -> Result<Dataset, CliError> {
+    let data = Dataset::open(path, &wanted(program)).map_err(|e| CliError::bad_input(e.to_string()))?;
+    data.notes.iter().for_each(|n| note(global.quiet, n));
+    Ok(data)
+}

@@ -1,0 +1,293 @@
+//! A data set cut into batches of the shapes that a program takes.
+//!
+//! An array of the input's own shape is one batch, used at every step; an extra leading axis gives a batch each; a longer first axis is
+//! cut into batches, the rest left out.
+
+use super::{DataError, array::Array};
+use graph::{DType, Literal, TensorType};
+use rand::{SeedableRng, seq::SliceRandom};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// An input that a program takes from the data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// Whether it holds class labels, which may be given one-hot.
+    pub label: bool,
+}
+
+/// How an array gives batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// The same batch always.
+    Whole,
+    /// A batch each along an extra first axis.
+    Steps,
+    /// Rows along the first axis.
+    Rows,
+}
+
+struct Column {
+    wanted: Wanted,
+    array: Array,
+    cut: Cut,
+    /// Labels are given with this many scores for each one.
+    one_hot: Option<u64>,
+    /// Bytes of a batch in the file.
+    batch_bytes: u64,
+}
+
+/// One file, or one folder of npy files: columns that go together.
+struct Part {
+    columns: Vec<Column>,
+    /// Batches in it; `None` if every column is one batch used always.
+    batches: Option<u64>,
+    /// Rows of a batch where rows are cut.
+    rows: u64,
+}
+
+/// A data set.
+pub struct Dataset {
+    parts: Vec<Part>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl Dataset {
+    /// Opens a file or folder.
+    pub fn open(path: &Path, wanted: &[Wanted]) -> Result<Dataset, DataError> {
+        let fail = |what: String| DataError { file: path.display().to_string(), what };
+        let mut parts = Vec::new();
+        let mut notes = Vec::new();
+        if path.is_dir() {
+            let mut files: Vec<PathBuf> = std::fs::read_dir(path)
+                .and_then(|d| d.map(|e| e.map(|e| e.path())).collect())
+                .map_err(|e| fail(e.to_string()))?;
+            files.sort();
+            let with = |ext: &str| {
+                files.iter().filter(|f| f.extension().is_some_and(|e| e == ext)).cloned().collect::<Vec<_>>()
+            };
+            let (npz, npy) = (with("npz"), with("npy"));
+            if npz.is_empty() && npy.is_empty() {
+                return Err(fail("no .npz and no .npy file in this folder".to_owned()));
+            }
+            for f in &npz {
+                parts.push(Part::new(&f.display().to_string(), Array::open_npz(f)?, wanted, &mut notes)?);
+            }
+            if npz.is_empty() {
+                let mut arrays = Vec::new();
+                for f in &npy {
+                    let name = f.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+                    arrays.push((name, Array::open_npy(f)?));
+                }
+                parts.push(Part::new(&path.display().to_string(), arrays, wanted, &mut notes)?);
+            }
+        } else {
+            parts.push(Part::new(&path.display().to_string(), Array::open_npz(path)?, wanted, &mut notes)?);
+        }
+        if let Some(i) = parts.iter().position(|p| p.batches == Some(0)) {
+            return Err(fail(format!("file {} of {} holds less than one batch", i + 1, parts.len())));
+        }
+        notes.dedup();
+        Ok(Dataset { parts, notes })
+    }
+
+    /// Number of batches of an epoch.
+    pub fn batches(&self) -> u64 {
+        self.parts.iter().map(|p| p.batches.unwrap_or(1)).sum()
+    }
+
+    /// The batches of an epoch in order: as they are, or shuffled by a seed (a different order each epoch, the same for the same seed).
+    pub fn order(&self, epoch: u64, shuffle: Option<u64>) -> Order {
+        let mut batches: Vec<(usize, u64)> = Vec::new();
+        let mut rows: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        for (i, p) in self.parts.iter().enumerate() {
+            batches.extend((0..p.batches.unwrap_or(1)).map(|b| (i, b)));
+        }
+        if let Some(seed) = shuffle {
+            let mut rng =
+                rand_chacha::ChaCha8Rng::seed_from_u64(seed ^ epoch.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            batches.shuffle(&mut rng);
+            for (i, p) in self.parts.iter().enumerate() {
+                if let Some(n) = p.batches.filter(|_| p.rows > 0) {
+                    let mut order: Vec<u64> = (0..n * p.rows).collect();
+                    order.shuffle(&mut rng);
+                    rows.insert(i, order);
+                }
+            }
+        }
+        Order { batches, rows }
+    }
+
+    /// Reads batch `index` of an order: (input name, elements).
+    pub fn batch(&mut self, order: &Order, index: u64) -> Result<Vec<(String, Vec<u8>)>, DataError> {
+        let (part, batch) = order.batches[index as usize];
+        let rows = order.rows.get(&part);
+        let p = &mut self.parts[part];
+        let n = p.rows;
+        p.columns
+            .iter_mut()
+            .map(|c| {
+                let rows = rows.map(|r| &r[(batch * n) as usize..((batch + 1) * n) as usize]);
+                Ok((c.wanted.name.clone(), c.read(batch, rows)?))
+            })
+            .collect()
+    }
+}
+
+/// An order of batches.
+#[derive(Clone, Debug)]
+pub struct Order {
+    batches: Vec<(usize, u64)>,
+    rows: BTreeMap<usize, Vec<u64>>,
+}
+
+impl Part {
+    fn new(
+        file: &str,
+        mut arrays: Vec<(String, Array)>,
+        wanted: &[Wanted],
+        notes: &mut Vec<String>,
+    ) -> Result<Part, DataError> {
+        let fail = |what: String| DataError { file: file.to_owned(), what };
+        let mut columns = Vec::new();
+        for w in wanted {
+            // Arrays may be named like the input, or `in:` and its name.
+            let at = arrays.iter().position(|(n, _)| *n == w.name || n.strip_prefix("in:") == Some(&w.name));
+            let at = at.ok_or_else(|| {
+                let names: Vec<&str> = arrays.iter().map(|(n, _)| n.as_str()).collect();
+                fail(format!("no array {:?} of type {}; there are {}", w.name, w.ty, names.join(", ")))
+            })?;
+            columns.push(Column::new(arrays.remove(at).1, w.clone(), notes)?);
+        }
+        let mut batches: Option<u64> = None;
+        let mut rows = 0;
+        for c in &columns {
+            let n = match c.cut {
+                Cut::Whole => continue,
+                Cut::Steps => c.array.ty.shape[0],
+                Cut::Rows => {
+                    rows = c.rows();
+                    c.array.ty.shape[0] / c.rows().max(1)
+                }
+            };
+            if batches.is_some_and(|b| b != n) {
+                return Err(fail(format!(
+                    "{:?} gives {n} batches, another array {}",
+                    c.wanted.name,
+                    batches.unwrap_or(0)
+                )));
+            }
+            batches = Some(n);
+        }
+        if batches.is_none() {
+            notes.push(format!("{file} holds one batch; it is used at every step"));
+        }
+        Ok(Part { columns, batches, rows })
+    }
+}
+
+impl Column {
+    fn new(array: Array, wanted: Wanted, notes: &mut Vec<String>) -> Result<Column, DataError> {
+        let fail = |what: String| DataError { file: array.label.clone(), what };
+        let shape: Option<Vec<u64>> = wanted.ty.shape.fixed().map(|s| s.iter().map(|d| *d as u64).collect());
+        let shape = shape.ok_or_else(|| fail(format!("input {:?} has no fixed shape", wanted.name)))?;
+        let given = array.ty.shape.clone();
+        let fits = |given: &[u64], shape: &[u64]| -> Option<Cut> {
+            if given == shape {
+                Some(Cut::Whole)
+            } else if given.len() == shape.len() + 1 && given[1..] == *shape {
+                Some(Cut::Steps)
+            } else if !shape.is_empty()
+                && given.len() == shape.len()
+                && given[1..] == shape[1..]
+                && given[0] > shape[0]
+            {
+                Some(Cut::Rows)
+            } else {
+                None
+            }
+        };
+        let mut one_hot = None;
+        let mut cut = fits(&given, &shape);
+        if cut.is_none() && wanted.label && given.len() > 1 {
+            let classes = given[given.len() - 1];
+            cut = fits(&given[..given.len() - 1], &shape);
+            one_hot = cut.map(|_| classes);
+        }
+        let cut = cut.ok_or_else(|| {
+            fail(format!(
+                "shape {given:?} does not fit input {:?} of shape {shape:?}: give one batch of that shape, an extra first axis of batches, \
+                 or a longer first axis to cut",
+                wanted.name
+            ))
+        })?;
+        let (from, to) = (array.ty.dtype, wanted.ty.dtype);
+        let lossless =
+            from == to || (to == DType::I64 && from.is_int() && from != DType::U64) || one_hot.is_some();
+        if !lossless {
+            if !(from.is_float() && to.is_float()) {
+                return Err(fail(format!("elements are {from}, input {:?} takes {to}", wanted.name)));
+            }
+            notes.push(format!("{} is {from}; it is converted to {to}", array.label));
+        }
+        if cut == Cut::Rows && given[0] % shape[0] != 0 {
+            notes.push(format!(
+                "{}: the last {} of {} rows do not fill a batch",
+                array.label,
+                given[0] % shape[0],
+                given[0]
+            ));
+        }
+        let per: u64 = shape.iter().product::<u64>() * one_hot.unwrap_or(1);
+        let batch_bytes = per * from.size();
+        Ok(Column { wanted, array, cut, one_hot, batch_bytes })
+    }
+
+    /// Rows of a batch.
+    fn rows(&self) -> u64 {
+        self.wanted.ty.shape.0.first().and_then(|d| d.as_const()).map_or(1, |n| n.max(0) as u64)
+    }
+
+    fn read(&mut self, batch: u64, rows: Option<&[u64]>) -> Result<Vec<u8>, DataError> {
+        let mut bytes = vec![0; self.batch_bytes as usize];
+        match (self.cut, rows) {
+            (Cut::Whole, _) => self.array.read(0, &mut bytes)?,
+            (Cut::Rows, Some(rows)) => {
+                let row = self.batch_bytes as usize / rows.len().max(1);
+                for (r, chunk) in rows.iter().zip(bytes.chunks_exact_mut(row.max(1))) {
+                    self.array.read(r * row as u64, chunk)?;
+                }
+            }
+            _ => self.array.read(batch * self.batch_bytes, &mut bytes)?,
+        }
+        self.convert(bytes)
+    }
+
+    fn convert(&self, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> {
+        let (from, to) = (self.array.ty.dtype, self.wanted.ty.dtype);
+        if from == to && self.one_hot.is_none() {
+            return Ok(bytes);
+        }
+        let fail = |what: String| DataError { file: self.array.label.clone(), what };
+        let n = bytes.len() as u64 / from.size();
+        let literal = Literal::new(from, vec![n], bytes).map_err(|e| fail(e.to_string()))?;
+        if let Some(classes) = self.one_hot {
+            let scores = literal.to_floats();
+            let best =
+                |row: &[f64]| row.iter().enumerate().fold(0, |b, (i, x)| if *x > row[b] { i } else { b });
+            let labels = scores.chunks_exact(classes.max(1) as usize).map(|r| best(r) as f64);
+            return Ok(labels.flat_map(|l| Literal::scalar(to, l).bytes().to_vec()).collect());
+        }
+        if let Some(ints) = literal.to_ints().filter(|_| to == DType::I64) {
+            return Ok(ints.iter().flat_map(|i| i.to_le_bytes()).collect());
+        }
+        Ok(literal.to_floats().iter().flat_map(|x| Literal::scalar(to, *x).bytes().to_vec()).collect())
+    }
+}
