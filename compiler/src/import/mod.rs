@@ -26,7 +26,7 @@ pub use tensor::Tensor;
 pub use weights::{Source, Weight, WeightError, Weights};
 pub use wire::{Cut, DataField, WireError};
 
-use graph::{Graph, Symbol};
+use graph::{Graph, Symbol, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use std::{path::Path, sync::Arc};
 
@@ -91,6 +91,11 @@ pub struct Imported {
 /// Imports a model file. External data files are not opened, except for small integer tensors; they may be absent.
 pub fn import(path: &Path, options: &Options) -> Result<Imported, ImportError> {
     walk::walk(&model::load(ModelSource::File(path.to_owned()))?, options)
+}
+
+/// Names and types of a model's inputs, unbound sizes as symbols, without importing its nodes.
+pub fn input_types(path: &Path) -> Result<Vec<(String, TensorType)>, ImportError> {
+    walk::input_types(&model::load(ModelSource::File(path.to_owned()))?)
 }
 
 /// Where the elements of a model's tensors are, without importing its nodes.

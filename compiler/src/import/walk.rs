@@ -11,7 +11,8 @@ use super::{
     weights::{self, Source, Weights},
 };
 use graph::{
-    Attr, Attrs, DType, Graph, Init, InputRole, Literal, StateKind, Symbol, ValueDef, ValueId, quote_name,
+    Attr, Attrs, DType, Graph, Init, InputRole, Literal, StateKind, Symbol, TensorType, ValueDef, ValueId,
+    quote_name,
 };
 use ops::{Builder, OpError, onnx::ImportCx};
 use std::{
@@ -131,6 +132,15 @@ pub fn walk(model: &Model, options: &Options) -> Result<Imported, ImportError> {
         unused_initializers: unused,
         graph,
     })
+}
+
+/// Names and types of a model's inputs that are no initializers.
+pub fn input_types(model: &Model) -> Result<Vec<(String, TensorType)>, ImportError> {
+    let proto = &model.proto.graph;
+    let names: HashSet<&str> = proto.initializer.iter().map(|t| t.name.as_str()).collect();
+    let inputs = inputs::read(&proto.input, &|n| !names.contains(n));
+    let fail = |what| ImportError::file(&model.source, ImportErrorKind::Model(what));
+    inputs.map(|i| i.types).map_err(fail)
 }
 
 /// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name.
