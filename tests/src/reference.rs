@@ -1,0 +1,130 @@
+//! Small models and their reference numbers: which there are, how they are imported and trained.
+
+use crate::npz;
+use compiler::{
+    import::{self, Imported, trainable},
+    train::{Loss, Optimizer, TrainOptions},
+};
+use graph::Literal;
+use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
+use serde_json::Value as Json;
+use std::{collections::BTreeMap, path::Path};
+
+/// Models whose steps are static. The others have control flow or recurrent layers.
+pub const STATIC: &[&str] = &[
+    "autoencoder",
+    "bert",
+    "convnext_tiny",
+    "densenet121",
+    "gpt2",
+    "mlp",
+    "resnet18",
+    "smallcnn",
+    "unet",
+    "vgg16",
+    "vit_b_16",
+    "wav2vec",
+];
+
+pub struct Reference {
+    /// The `ref.json`.
+    pub json: Json,
+    /// Inputs and label.
+    pub io: BTreeMap<String, Literal>,
+    /// Gradients of step 0.
+    pub grads: BTreeMap<String, Literal>,
+}
+
+impl Reference {
+    pub fn load(root: &Path, model: &str) -> Reference {
+        let dir = root.join("reference");
+        let text = std::fs::read_to_string(dir.join(format!("{model}.ref.json"))).unwrap();
+        Reference {
+            json: serde_json::from_str(&text).unwrap(),
+            io: npz(&dir.join(format!("{model}.io.npz"))),
+            grads: npz(&dir.join(format!("{model}.grads.npz"))),
+        }
+    }
+
+    pub fn losses(&self, optimizer: &str, key: &str) -> Vec<f64> {
+        self.json[optimizer][key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+    }
+
+    pub fn noise(&self) -> f64 {
+        self.json["grad_f32_vs_f64_max_rel"].as_f64().unwrap()
+    }
+}
+
+pub fn has_batchnorm(model: &str) -> bool {
+    ["densenet121", "resnet18", "smallcnn", "unet"].contains(&model)
+}
+
+pub fn import_model(path: &Path, file: &str, model: &str, io: &BTreeMap<String, Literal>) -> Imported {
+    // The newer exporter writes inference graphs of BatchNorm models.
+    let train = has_batchnorm(model) && file.contains(".dy_");
+    let mut options = import::Options {
+        dims: Vec::new(),
+        ops: ImportOptions {
+            training: true,
+            batchnorm: if train { BatchNormMode::Train } else { BatchNormMode::Auto },
+            dropout: DropoutMode::Auto,
+            unbiased_running_variance: true,
+        },
+    };
+    options.dims = dims_of(path, io);
+    import::import(path, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Sizes that the reference inputs give to the model's unbound ones.
+pub fn dims_of(path: &Path, io: &BTreeMap<String, Literal>) -> Vec<(String, i64)> {
+    let mut dims = BTreeMap::new();
+    for (name, ty) in import::input_types(path).unwrap_or_else(|e| panic!("{e}")) {
+        let Some(l) = io.get(&format!("in:{name}")).or_else(|| io.get(&name)) else { continue };
+        for (d, n) in ty.shape.0.iter().zip(l.shape()) {
+            if let Some(s) = d.as_symbol() {
+                dims.insert(s.to_string(), *n as i64);
+            }
+        }
+    }
+    dims.into_iter().collect()
+}
+
+pub fn options(imported: &Imported, reference: &Reference, file: &str, optimizer: Optimizer) -> TrainOptions {
+    let (loss, class_axis) = match (file.contains("_loss"), reference.json["loss"].as_str().unwrap()) {
+        (true, _) => (None, None),
+        (_, "ce" | "ce2d") => (Some(Loss::CrossEntropy), Some(1)),
+        (_, "lm") => (Some(Loss::CrossEntropy), Some(-1)),
+        (_, "mse") => (Some(Loss::Mse), None),
+        (_, other) => panic!("unknown loss {other}"),
+    };
+    let chosen = trainable::select(&imported.graph, &imported.candidates, &[], &[]).unwrap();
+    TrainOptions {
+        loss,
+        output: None,
+        label: "target".to_owned(),
+        class_axis,
+        optimizer,
+        clip_norm: None,
+        accumulate: 1,
+        trainable: chosen.iter().map(|n| n.to_string()).collect(),
+    }
+}
+
+pub fn sgd() -> Optimizer {
+    Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }
+}
+
+pub fn adamw() -> Optimizer {
+    Optimizer::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, decoupled: true }
+}
+
+pub fn files(root: &Path) -> Vec<(String, String)> {
+    let mut names: Vec<String> = std::fs::read_dir(root.join("small"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|n| n.ends_with(".onnx"))
+        .collect();
+    names.sort();
+    let model = |n: &str| n.split('.').next().unwrap().to_owned();
+    names.into_iter().map(|n| (model(&n), n)).filter(|(m, _)| STATIC.contains(&m.as_str())).collect()
+}

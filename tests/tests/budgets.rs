@@ -1,0 +1,146 @@
+//! The promise: at every budget, on any number of threads, the same bits.
+
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    import::{Imported, Weights},
+    pipeline::{Budget, CompileError, Request, plan_budgets, programs},
+    planner::{Options, PlanError},
+    train::Optimizer,
+};
+use graph::{Graph, Literal, TensorType};
+use plan::{Device, Plan, ProgramKind};
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
+use std::{collections::BTreeMap, path::Path};
+use tests::{
+    data,
+    reference::{Reference, STATIC, adamw, import_model, options, sgd},
+};
+
+struct Model<'a>(&'a Weights);
+
+impl WeightSource for Model<'_> {
+    fn load(
+        &mut self,
+        name: &str,
+        _: &TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
+    }
+}
+
+fn request<'a>(costs: &'a CostModel, planner: &'a Options) -> Request<'a> {
+    Request { model: "test", accumulate: 1, device: Device::Cpu, weight_hash: &|_| None, costs, planner }
+}
+
+/// Plans at shares of keep-all; an infeasible one is planned at the least arena that was found instead.
+fn plans(graphs: &[(ProgramKind, Graph)], shares: &[f64]) -> Result<Vec<Plan>, String> {
+    let (costs, planner) = (CostModel::estimated(DeviceProfile::cpu()), Options::default());
+    let request = request(&costs, &planner);
+    let budgets: Vec<Budget> = shares.iter().map(|s| Budget::OfKeepAll(*s)).collect();
+    let mut out = Vec::new();
+    for result in plan_budgets(graphs.to_vec(), &budgets, &request).map_err(|e| e.to_string())? {
+        out.push(match result {
+            Ok(c) => c.plan,
+            Err(CompileError::Plan(PlanError::Infeasible(i))) => {
+                let least = Budget::Bytes(i.least_arena);
+                let again = plan_budgets(graphs.to_vec(), &[least], &request).map_err(|e| e.to_string())?;
+                again
+                    .into_iter()
+                    .next()
+                    .ok_or("no plan")?
+                    .map_err(|e| format!("the least arena is infeasible: {e}"))?
+                    .plan
+            }
+            Err(e) => return Err(e.to_string()),
+        });
+    }
+    Ok(out)
+}
+
+/// Losses of six steps and the state after them, as bytes.
+fn train(
+    plan: &Plan,
+    weights: &Weights,
+    io: &BTreeMap<String, Literal>,
+    lr: f32,
+    threads: usize,
+) -> Result<Vec<Vec<u8>>, String> {
+    let device = CpuDevice::new(threads).map_err(|e| e.to_string())?;
+    let mut session =
+        Session::load(plan.clone(), Box::new(device), &mut Model(weights), LoadOptions::default())
+            .map_err(|e| e.to_string())?;
+    let data: Vec<(&str, &[u8])> =
+        io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();
+    let mut out = Vec::new();
+    for step in 1..=6 {
+        let inputs = StepInputs { data: &data, learning_rate: lr, step, seed: 3 };
+        let options = RunOptions { check_recompute: true, measure: false };
+        let result = session.run(0, &inputs, options).map_err(|e| e.to_string())?;
+        out.push(result.outputs[0].2.clone());
+    }
+    for e in &plan.state {
+        out.push(session.state(&e.name).map_err(|e| e.to_string())?);
+    }
+    Ok(out)
+}
+
+fn check(
+    imported: &Imported,
+    reference: &Reference,
+    file: &str,
+    optimizer: Optimizer,
+    lr: f32,
+) -> Result<String, String> {
+    let train_options = options(imported, reference, file, optimizer);
+    let (graphs, _) = programs(&imported.graph, Some(&train_options), None).map_err(|e| e.to_string())?;
+    let plans = plans(&graphs, &[1.0, 0.7, 0.5, 0.35])?;
+    let expected = train(&plans[0], &imported.weights, &reference.io, lr, 1)?;
+    let mut shares = Vec::new();
+    for plan in &plans {
+        if plan.numerics != plans[0].numerics {
+            return Err("the numerics depend on the budget".to_owned());
+        }
+        let replays = plan::validate(plan, &ops::Registry).map_err(|e| e.to_string())?;
+        shares.push(format!(
+            "{:.0} % ({} recomputed)",
+            plan.arena as f64 / plans[0].arena as f64 * 100.0,
+            replays[0].recomputed.len()
+        ));
+        for threads in [1, 2] {
+            if train(plan, &imported.weights, &reference.io, lr, threads)? != expected {
+                return Err(format!("other bits at {} bytes on {threads} threads", plan.arena));
+            }
+        }
+    }
+    Ok(shares.join(", "))
+}
+
+fn check_model(root: &Path, model: &str, variant: &str) -> Result<String, String> {
+    let file = format!("{model}.{variant}.onnx");
+    let path = root.join("small").join(&file);
+    if !path.exists() {
+        return Ok("no such variant".to_owned());
+    }
+    let reference = Reference::load(root, model);
+    let imported = import_model(&path, &file, model, &reference.io);
+    let sgd = check(&imported, &reference, &file, sgd(), 0.01)?;
+    check(&imported, &reference, &file, adamw(), 1e-3)?;
+    Ok(sgd)
+}
+
+#[test]
+fn every_budget_and_thread_count_gives_the_same_bits() {
+    let Some(root) = data("models") else { return };
+    let only = std::env::var("DTRC_ONLY").unwrap_or_default();
+    let mut failures = Vec::new();
+    for model in STATIC.iter().filter(|m| m.contains(&only)) {
+        for variant in ["ts_loss", "ts_dropout"] {
+            match check_model(&root, model, variant) {
+                Ok(shares) => println!("ok    {model}.{variant}: {shares}"),
+                Err(e) => failures.push(format!("{model}.{variant}: {e}")),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
