@@ -26,6 +26,7 @@ pub const STATIC: &[&str] = &[
     "wav2vec",
 ];
 
+/// A model's reference numbers.
 pub struct Reference {
     /// The `ref.json`.
     pub json: Json,
@@ -36,6 +37,11 @@ pub struct Reference {
 }
 
 impl Reference {
+    /// Reads the reference of a model.
+    ///
+    /// # Panics
+    ///
+    /// If a file is missing.
     pub fn load(root: &Path, model: &str) -> Reference {
         let dir = root.join("reference");
         let text = std::fs::read_to_string(dir.join(format!("{model}.ref.json"))).unwrap();
@@ -46,19 +52,27 @@ impl Reference {
         }
     }
 
+    /// Losses of an optimizer: `losses` in float32, `losses_f64` in float64.
     pub fn losses(&self, optimizer: &str, key: &str) -> Vec<f64> {
         self.json[optimizer][key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
     }
 
+    /// Size of float32 noise in the gradients.
     pub fn noise(&self) -> f64 {
         self.json["grad_f32_vs_f64_max_rel"].as_f64().unwrap()
     }
 }
 
+/// Whether the model has BatchNormalization.
 pub fn has_batchnorm(model: &str) -> bool {
     ["densenet121", "resnet18", "smallcnn", "unet"].contains(&model)
 }
 
+/// Imports a file with its sizes bound as in the reference inputs.
+///
+/// # Panics
+///
+/// If it cannot be imported.
 pub fn import_model(path: &Path, file: &str, model: &str, io: &BTreeMap<String, Literal>) -> Imported {
     // The newer exporter writes inference graphs of BatchNorm models.
     let train = has_batchnorm(model) && file.contains(".dy_");
@@ -89,6 +103,11 @@ pub fn dims_of(path: &Path, io: &BTreeMap<String, Literal>) -> Vec<(String, i64)
     dims.into_iter().collect()
 }
 
+/// The training step that PyTorch ran.
+///
+/// # Panics
+///
+/// If the reference names an unknown loss.
 pub fn options(imported: &Imported, reference: &Reference, file: &str, optimizer: Optimizer) -> TrainOptions {
     let (loss, class_axis) = match (file.contains("_loss"), reference.json["loss"].as_str().unwrap()) {
         (true, _) => (None, None),
@@ -110,14 +129,21 @@ pub fn options(imported: &Imported, reference: &Reference, file: &str, optimizer
     }
 }
 
+/// Plain SGD.
 pub fn sgd() -> Optimizer {
     Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 }
 }
 
+/// PyTorch's AdamW with its defaults.
 pub fn adamw() -> Optimizer {
     Optimizer::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01, decoupled: true }
 }
 
+/// (model, file) of every variant of the static models.
+///
+/// # Panics
+///
+/// If the folder cannot be read.
 pub fn files(root: &Path) -> Vec<(String, String)> {
     let mut names: Vec<String> = std::fs::read_dir(root.join("small"))
         .unwrap()
