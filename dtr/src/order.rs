@@ -1,17 +1,21 @@
 //! Recomputation ordered by need (`--order-remats`), so that locks cannot starve it.
 //!
 //! The reference locks every argument that is there while it recomputes the others, at every level of the recursion: memory fills with
-//! locked values although each single op would fit. Here an op on the stack takes its arguments one by one, in the order of Sethi and Ullman:
-//! those first that need much and leave little. Only what has been taken is locked. What is there but not yet taken stays out of the pool
-//! (it is wanted), but when the pool is empty it goes after all, the one needed latest first, and is recomputed in its turn.
+//! locked values although each single op would fit. Here an op on the stack gets its arguments one by one, in the better of two orders:
+//! earlier ones first (what a later one is computed from is then there), or, after Sethi and Ullman, those first that need much and leave
+//! little. What an op on the stack wants stays out of the pool, but when the pool is empty it goes after all: first what an op has not yet
+//! had its turn for, the one needed latest first, then even what it has got already, which is recomputed before the op runs.
 //!
-//! So a recomputation succeeds whenever pinned and held bytes plus the op's need fit the budget, need being computed as if nothing else
-//! were there.
+//! A recomputation succeeds whenever pinned and held bytes plus the op's need fit the budget, need being computed as if nothing else were
+//! there. Beyond that it often does, because much else is there; patience is limited by a count.
 
 use crate::ids::NONE;
 use crate::live::MATERIAL;
 use crate::machine::Machine;
-use crate::program::Program;
+use crate::program::{Op, Program, Tensor};
+
+/// How many ops a need given what has been taken may look at; beyond them it is the need from nothing.
+const LOOKS: usize = 512;
 
 #[derive(Default)]
 pub(crate) struct Order {
@@ -19,38 +23,85 @@ pub(crate) struct Order {
     lines: Vec<u32>,
     /// Bytes that suffice to run each op from nothing but constants.
     needs: Vec<u64>,
-    entries: Vec<(u64, u64, u32)>,
+    /// Each op's need given what is taken, for the mark it carries.
+    given: Vec<(u32, u64)>,
+    mark: u32,
+    looks: usize,
 }
 
 impl Order {
     /// Takes in the ops declared since the last call.
     pub(crate) fn extend(&mut self, program: &Program) {
+        self.given.resize(program.ops.len(), (0, 0));
         for op in &program.ops[self.needs.len()..] {
-            self.entries.clear();
-            for &arg in program.args(op) {
-                let tensor = program.tensors[arg as usize];
-                let constant = program.ops[tensor.op as usize].constant;
-                let (need, bytes) = match constant {
-                    true => (0, 0),
-                    false => {
-                        (self.needs[tensor.op as usize], program.storages[tensor.storage as usize].bytes)
-                    }
-                };
-                self.entries.push((need, bytes, arg));
+            let args = program.args(op);
+            // Earlier ones first: a later one that is computed from them finds them there.
+            let mut line = args.to_vec();
+            line.sort_unstable();
+            let mut need = self.need_in_line(program, op, &line);
+            // Those first that need much and leave little.
+            let mut other = args.to_vec();
+            other.sort_by_key(|&arg| {
+                let Tensor { op, storage } = program.tensors[arg as usize];
+                std::cmp::Reverse(
+                    self.needs[op as usize].saturating_sub(program.storages[storage as usize].bytes),
+                )
+            });
+            let less = self.need_in_line(program, op, &other);
+            if less <= need {
+                (line, need) = (other, less);
             }
-            self.entries.sort_by_key(|&(need, bytes, _)| std::cmp::Reverse(need.saturating_sub(bytes)));
-            let (mut taken, mut need) = (0u64, op.bytes);
-            for (index, &(own, bytes, arg)) in self.entries.iter().enumerate() {
-                let storage = program.tensors[arg as usize].storage;
-                let again = self.entries[..index]
-                    .iter()
-                    .any(|&(_, _, before)| program.tensors[before as usize].storage == storage);
-                need = need.max(taken.saturating_add(own));
-                taken = taken.saturating_add(if again { 0 } else { bytes });
-                self.lines.push(arg);
-            }
-            self.needs.push(need.max(taken.saturating_add(op.bytes)));
+            self.lines.extend_from_slice(&line);
+            self.needs.push(need);
         }
+    }
+
+    /// Bytes that suffice to take an op's arguments in this order and to run it.
+    fn need_in_line(&mut self, program: &Program, op: &Op, line: &[u32]) -> u64 {
+        let (mut taken, mut held, mut need) = (Vec::new(), 0u64, op.bytes);
+        for &arg in line {
+            let Tensor { op, storage } = program.tensors[arg as usize];
+            if program.ops[op as usize].constant || taken.contains(&storage) {
+                continue;
+            }
+            self.mark += 1;
+            self.looks = 0;
+            need = need.max(held.saturating_add(self.need_given(program, op, &taken)));
+            held = held.saturating_add(program.storages[storage as usize].bytes);
+            taken.push(storage);
+        }
+        need.max(held.saturating_add(op.bytes))
+    }
+
+    /// Bytes beyond those taken that suffice to run an op when the storages taken are there. The depth of recursion is at most [`LOOKS`].
+    fn need_given(&mut self, program: &Program, id: u32, taken: &[u32]) -> u64 {
+        let from_nothing = self.needs[id as usize];
+        let op = &program.ops[id as usize];
+        let earliest = taken.iter().map(|&storage| program.storages[storage as usize].root).min();
+        if earliest.is_none_or(|earliest| op.first <= earliest) || self.looks >= LOOKS {
+            return from_nothing;
+        }
+        let (mark, known) = self.given[id as usize];
+        if mark == self.mark {
+            return known;
+        }
+        self.looks += 1;
+        let (mut held, mut need) = (0u64, op.bytes);
+        let line = op.args as usize..(op.args + op.arity) as usize;
+        for index in line.clone() {
+            let Tensor { op, storage } = program.tensors[self.lines[index] as usize];
+            if program.ops[op as usize].constant || taken.contains(&storage) {
+                continue;
+            }
+            need = need.max(held.saturating_add(self.need_given(program, op, taken)));
+            let again = self.lines[line.start..index]
+                .iter()
+                .any(|&before| program.tensors[before as usize].storage == storage);
+            held = held.saturating_add(if again { 0 } else { program.storages[storage as usize].bytes });
+        }
+        let need = need.max(held.saturating_add(op.bytes)).min(from_nothing);
+        self.given[id as usize] = (self.mark, need);
+        need
     }
 
     /// Appends an op's arguments in the order of taking.

@@ -135,7 +135,7 @@ fn is_root(program: &Program, tensor: TensorId) -> bool {
 fn every_run_is_lawful() {
     let mut random = StdRng::seed_from_u64(11);
     let (mut finished, mut repeated, mut starved) = (0, 0, 0);
-    for _ in 0..400 {
+    for _ in 0..150 {
         let case = case(&mut random);
         for heuristic in heuristics() {
             let dealloc = [Dealloc::Ignore, Dealloc::Eager, Dealloc::Banish, Dealloc::Retire]
@@ -171,7 +171,7 @@ fn every_run_is_lawful() {
             assert_eq!(again.events, outcome.events, "the same twice");
         }
     }
-    assert!(finished > 3000 && repeated > 10_000 && starved > 500, "{finished} {repeated} {starved}");
+    assert!(finished > 1000 && repeated > 4000 && starved > 200, "{finished} {repeated} {starved}");
 }
 
 #[test]
