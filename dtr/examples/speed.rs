@@ -15,7 +15,7 @@ use std::time::Instant;
 use dtr::simrd::{Budget, Log, SimOptions};
 use dtr::{Heuristic, Machine, Options};
 
-const RUNS: usize = 60;
+const RUNS: usize = 15;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
