@@ -1,13 +1,16 @@
 //! Inner loops over runs of elements: sums in a fixed order and maps that may work in place.
 //!
-//! Both go through runs in groups of [`LANES`] elements that are loaded before anything is stored, so that they become vector
-//! instructions even where the output is the memory of an input.
+//! Both go through runs in groups of elements that are read before anything is stored, so that they become vector instructions even where
+//! the output is the memory of an input.
 
 use super::{Float, par};
 use std::{array::from_fn, ops::Range};
 
 /// Elements handled side by side.
 pub const LANES: usize = 32;
+
+/// Elements of a loop that is long enough for LLVM to make vector code of it instead of unrolling it into single operations.
+const TILE: usize = 128;
 
 /// Elements added in the element type before the sum goes on in float64.
 const BLOCK: usize = 4096;
@@ -42,12 +45,30 @@ pub unsafe fn sums<T: Float, const K: usize, const M: usize>(
     while at < n {
         let end = (at + BLOCK).min(n);
         let mut partial = [[T::ZERO; LANES]; M];
+        while at + TILE <= end {
+            let mut terms = [[T::ZERO; TILE]; M];
+            for l in 0..TILE {
+                // SAFETY: `at + l < n`.
+                let t = f(from_fn(|k| unsafe { *x[k].add(at + l) }));
+                for m in 0..M {
+                    terms[m][l] = t[m];
+                }
+            }
+            for m in 0..M {
+                for group in terms[m].chunks_exact(LANES) {
+                    for l in 0..LANES {
+                        partial[m][l] += group[l];
+                    }
+                }
+            }
+            at += TILE;
+        }
         while at + LANES <= end {
             for l in 0..LANES {
                 // SAFETY: `at + l < n`.
-                let v = f(from_fn(|k| unsafe { *x[k].add(at + l) }));
+                let t = f(from_fn(|k| unsafe { *x[k].add(at + l) }));
                 for m in 0..M {
-                    partial[m][l] += v[m];
+                    partial[m][l] += t[m];
                 }
             }
             at += LANES;
@@ -72,22 +93,32 @@ pub unsafe fn sums<T: Float, const K: usize, const M: usize>(
 /// # Safety
 ///
 /// `x` points to `n` readable elements.
+#[allow(clippy::eq_op, clippy::needless_range_loop)]
 #[inline(always)]
 pub unsafe fn largest<T: Float>(n: usize, x: *const T) -> T {
     let mut partial = [T::NEG_INFINITY; LANES];
+    // A lane's NaN, which no comparison would keep.
+    let mut odd = [T::ZERO; LANES];
     let mut at = 0;
     while at + LANES <= n {
-        for (l, p) in partial.iter_mut().enumerate() {
-            // SAFETY: `at + l < n`.
-            *p = unsafe { *x.add(at + l) }.larger(*p);
+        // SAFETY: a whole group lies inside the run.
+        let v = unsafe { x.add(at).cast::<[T; LANES]>().read_unaligned() };
+        for l in 0..LANES {
+            partial[l] = if v[l] > partial[l] { v[l] } else { partial[l] };
+        }
+        for l in 0..LANES {
+            odd[l] = if v[l] == v[l] { odd[l] } else { v[l] };
         }
         at += LANES;
     }
-    for (l, p) in partial.iter_mut().enumerate().take(n - at) {
+    for l in 0..n - at {
         // SAFETY: `at + l < n`.
-        *p = unsafe { *x.add(at + l) }.larger(*p);
+        let v = unsafe { *x.add(at + l) };
+        partial[l] = if v > partial[l] { v } else { partial[l] };
+        odd[l] = if v == v { odd[l] } else { v };
     }
-    halved(partial, |a, b| if b > a || b.partial_cmp(&b).is_none() { b } else { a })
+    // 0 unless there was a NaN.
+    halved(partial, |a, b| if b > a { b } else { a }) + halved(odd, |a, b| a + b)
 }
 
 /// Combines lane `l` with lane `l + half` until one is left.
@@ -109,6 +140,7 @@ fn halved<T: Copy>(mut v: [T; LANES], f: impl Fn(T, T) -> T) -> T {
 ///
 /// Each of `x` points to `n` readable and each of `y` to `n` writable elements; runs of `y` are disjoint; a run of `y` is exactly a run
 /// of `x` or does not overlap any.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 pub unsafe fn map<T: Float, const K: usize, const M: usize>(
     n: usize,
@@ -117,12 +149,26 @@ pub unsafe fn map<T: Float, const K: usize, const M: usize>(
     f: impl Fn([T; K]) -> [T; M],
 ) {
     let mut at = 0;
+    while at + TILE <= n {
+        let mut out = [[T::ZERO; TILE]; M];
+        for l in 0..TILE {
+            // SAFETY: `at + l < n`.
+            let r = f(from_fn(|k| unsafe { *x[k].add(at + l) }));
+            for m in 0..M {
+                out[m][l] = r[m];
+            }
+        }
+        for m in 0..M {
+            // SAFETY: the tile lies inside the run, and all of it was read.
+            unsafe { y[m].add(at).cast::<[T; TILE]>().write_unaligned(out[m]) };
+        }
+        at += TILE;
+    }
     while at + LANES <= n {
-        // SAFETY: a whole group lies inside every run.
-        let v: [[T; LANES]; K] = from_fn(|k| unsafe { x[k].add(at).cast::<[T; LANES]>().read_unaligned() });
         let mut out = [[T::ZERO; LANES]; M];
         for l in 0..LANES {
-            let r = f(from_fn(|k| v[k][l]));
+            // SAFETY: `at + l < n`.
+            let r = f(from_fn(|k| unsafe { *x[k].add(at + l) }));
             for m in 0..M {
                 out[m][l] = r[m];
             }

@@ -3,7 +3,7 @@
 use crate::cpu::Io;
 
 /// Elements whose bits are made together.
-pub const GROUP: usize = 32;
+pub const GROUP: usize = 128;
 
 /// Counters a group takes: each gives four words.
 const COUNTERS: usize = GROUP / 4;
@@ -107,6 +107,6 @@ mod tests {
         }
         let s = Stream::new(7, 3, 1);
         assert_eq!(words(s), base);
-        assert_eq!((s.word(0), s.word(170)), (base.0[0], base.1[10]));
+        assert_eq!((s.word(0), s.word(5 * GROUP + 10)), (base.0[0], base.1[10]));
     }
 }
