@@ -214,6 +214,8 @@ op_set![
     normalize::group::GroupNormalizationGrad,
     normalize::lp::LpNormalization,
     normalize::lp::LpNormalizationGrad,
+    normalize::lrn::Lrn,
+    normalize::lrn::LrnGrad,
     // loss and softmax
     loss::softmax::Softmax,
     loss::softmax::LogSoftmax,

@@ -10,6 +10,7 @@ pub mod group;
 mod import_batchnorm;
 pub mod layer;
 pub mod lp;
+pub mod lrn;
 mod rows;
 #[cfg(test)]
 mod tests;

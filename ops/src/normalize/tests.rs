@@ -170,3 +170,27 @@ fn rows_and_groups_are_those_of_a_plain_loop() {
     close(&run("RmsNormalization", attrs, &[&x, &f32s(&[50], |_| 1.0)])[0], &rms);
     assert_eq!(v.len(), n * c * s);
 }
+
+#[test]
+fn vectors_of_length_one_and_neighbouring_channels() {
+    let x = f32s(&[2, 2], |i| [3.0, 4.0, 0.0, 0.0][i]);
+    let attrs = |p: i64| Attrs::new().with("axis", 1i64).with("p", p);
+    let out = run("LpNormalization", attrs(2), &[&x]);
+    close(&out[0], &[0.6, 0.8, 0.0, 0.0]);
+    close(&out[1], &[5.0, 0.0]);
+    close(&run("LpNormalization", attrs(1), &[&x])[0], &[3.0 / 7.0, 4.0 / 7.0, 0.0, 0.0]);
+
+    let (c, s) = (7usize, 40usize);
+    let x = f32s(&[1, c as u64, s as u64], wavy);
+    let v = x.to_floats();
+    // Size 4 reaches one channel down and two up.
+    let attrs = Attrs::new().with("size", 4i64).with("alpha", 0.5).with("beta", 0.75).with("bias", 2.0);
+    let want: Vec<f64> = (0..c * s)
+        .map(|i| {
+            let window = (i / s).saturating_sub(1)..=(i / s + 2).min(c - 1);
+            let squares: f64 = window.map(|k| v[k * s + i % s].powi(2)).sum();
+            v[i] / (2.0f64 + 0.5 / 4.0 * squares).powf(0.75)
+        })
+        .collect();
+    close(&run("LRN", attrs, &[&x])[0], &want);
+}
