@@ -33,6 +33,10 @@ pub fn tiny() -> Vec<(&'static str, ModelProto)> {
             "resnet_tiny.onnx",
             ResNet { depth: 8, width: 16, classes: 10, size: 32, channels: 3 }.build(&common(16)),
         ),
+        (
+            "resnet20.onnx",
+            ResNet { depth: 20, width: 16, classes: 10, size: 32, channels: 3 }.build(&common(64)),
+        ),
         ("unet_tiny.onnx", UNet { levels: 2, width: 8, classes: 2, size: 32, channels: 3 }.build(&common(4))),
         (
             "transformer_tiny.onnx",

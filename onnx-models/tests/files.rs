@@ -9,7 +9,7 @@ fn files_are_up_to_date_and_small() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
         let bytes = std::fs::read(&file).unwrap_or_default();
         let expected = to_bytes(&model).unwrap();
-        assert!(bytes.len() < 1 << 20, "{name} has {} bytes", bytes.len());
+        assert!(bytes.len() < 2 << 20, "{name} has {} bytes", bytes.len());
         assert!(
             bytes == expected,
             "{name} is out of date: cargo run -p onnx-models -- tiny --dir onnx-models"

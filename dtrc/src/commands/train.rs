@@ -10,6 +10,7 @@ use crate::{
     session::{SessionArgs, open_data, ready, wanted},
     units,
 };
+use compiler::pipeline::Budget;
 use graph::DType;
 use plan::ProgramKind;
 use rand::{Rng, SeedableRng};
@@ -81,6 +82,14 @@ pub struct Args {
     /// Compare a hash of every recomputed value with the first one's.
     #[arg(long)]
     check_recompute: bool,
+
+    /// Run the same steps at keep-all's budget first, and compare losses, trained state and time to the bit.
+    #[arg(long, conflicts_with_all = ["checkpoint", "log"])]
+    compare: bool,
+
+    /// Print the plan's steps before training.
+    #[arg(long)]
+    show: bool,
 
     /// Evaluate on this data.
     #[arg(long, value_name = "PATH")]
@@ -273,15 +282,79 @@ struct Run<'a> {
     last_line: Option<Instant>,
     /// Most anonymous resident bytes seen after a step.
     peak_anonymous: u64,
+    /// Bits of every loss, for `--compare`.
+    losses: Vec<u64>,
+    /// Duration of every step.
+    step_seconds: Vec<f64>,
 }
 
-/// Trains.
+/// What a run of training gave.
+struct Summary {
+    losses: Vec<u64>,
+    state: blake3::Hash,
+    seconds_per_step: f64,
+    arena: u64,
+    recomputed: usize,
+}
+
+/// Trains; with `--compare` twice.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if !(args.lr.is_finite() && args.lr >= 0.0) {
         return Err(CliError::usage("--lr must be finite and not negative"));
     }
     let interrupted = signals()?;
-    let ready = ready(&args.session, global, args.eval_data.is_some())?;
+    if !args.compare {
+        return once(args, &args.session, global, &interrupted).map(|(code, _)| code);
+    }
+    let mut keep_all = args.session.clone();
+    if keep_all.budget.replace(Budget::OfKeepAll(1.0)).is_none() {
+        return Err(CliError::usage("--compare needs a model and a --budget: a plan is made for one budget"));
+    }
+    let quiet = Global { quiet: true, json: false };
+    note(global.quiet, "training at keep-all's budget first");
+    let (code, reference) = once(args, &keep_all, quiet, &interrupted)?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let (code, ours) = once(args, &args.session, global, &interrupted)?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let same = reference.losses == ours.losses && reference.state == ours.state;
+    if global.json {
+        let object = json!({"schema": 1, "compare": {"same_bits": same, "keep_all_arena_bytes": reference.arena,
+            "arena_bytes": ours.arena, "keep_all_seconds_per_step": reference.seconds_per_step,
+            "seconds_per_step": ours.seconds_per_step, "recomputed_steps": ours.recomputed}});
+        println!("{object}");
+    } else {
+        println!("{:<14}{:>14}{:>16}{:>14}", "", "arena", "recomputations", "s/step");
+        for (name, s) in [("keep-all", &reference), ("this budget", &ours)] {
+            println!(
+                "{name:<14}{:>14}{:>16}{:>14.4}",
+                units::bytes(s.arena),
+                s.recomputed,
+                s.seconds_per_step
+            );
+        }
+        let n = ours.losses.len();
+        let word = if same { "the same bits" } else { "DIFFERENT BITS" };
+        println!(
+            "{:.1} % of the memory, {:+.1} % time; {n} losses and all trained weights: {word}",
+            ours.arena as f64 / reference.arena as f64 * 100.0,
+            (ours.seconds_per_step / reference.seconds_per_step - 1.0) * 100.0
+        );
+    }
+    Ok(if same { 0 } else { crate::error::FAILED })
+}
+
+/// One run of training.
+fn once(
+    args: &Args,
+    session_args: &SessionArgs,
+    global: Global,
+    interrupted: &Arc<AtomicUsize>,
+) -> Result<(u8, Summary), CliError> {
+    let ready = ready(session_args, global, args.eval_data.is_some())?;
     let first = &ready.plan.programs[0];
     if first.kind == ProgramKind::Infer {
         return Err(CliError::bad_input(
@@ -302,7 +375,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         Some(path) => Source::Data(open_data(path, first, global)?),
         None => Source::Synthetic { wanted: wanted(first), classes: classes(first), seed: args.seed as u64 },
     };
-    let mut session = args.session.load(&ready, global)?;
+    let mut session = session_args.load(&ready, global)?;
+    let recomputed = session.replays()[0].recomputed.len();
+    if args.show && !global.quiet {
+        print!("{}", plan::show(session.plan(), session.replays()));
+    }
     let mut cursor = Cursor { seed: args.seed, shuffle: args.shuffle, ..Cursor::default() };
     if let (true, Some(dir)) = (args.resume, &args.checkpoint) {
         let (found, remarks) = checkpoint::resume(dir, &mut session)?;
@@ -325,7 +402,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     let all = per_epoch.saturating_mul(args.epochs);
     let total = args.steps.map_or(all, |s| s.min(all));
-    if total == u64::MAX {
+    if per_epoch > u64::MAX / 2 / parts && args.steps.is_none() {
         return Err(CliError::usage("--synthetic data has no end: give --steps"));
     }
     let log = args.log.as_ref().map(|p| Log::open(p, args.resume)).transpose()?;
@@ -341,9 +418,26 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         started: Instant::now(),
         last_line: None,
         peak_anonymous: 0,
+        losses: Vec::new(),
+        step_seconds: Vec::new(),
     };
-    let loss = run.train(per_epoch, &interrupted)?;
-    run.finish(loss, interrupted.load(Ordering::Relaxed))
+    let loss = run.train(per_epoch, interrupted)?;
+    let mut hasher = blake3::Hasher::new();
+    if args.compare {
+        for e in run.session.plan().state.clone() {
+            hasher.update(&run.session.state(&e.name)?);
+        }
+    }
+    run.step_seconds.sort_by(f64::total_cmp);
+    let summary = Summary {
+        losses: std::mem::take(&mut run.losses),
+        state: hasher.finalize(),
+        seconds_per_step: run.step_seconds.get(run.step_seconds.len() / 2).copied().unwrap_or(0.0),
+        arena: run.session.plan().arena,
+        recomputed,
+    };
+    let code = run.finish(loss, interrupted.load(Ordering::Relaxed))?;
+    Ok((code, summary))
 }
 
 impl Run<'_> {
@@ -387,6 +481,10 @@ impl Run<'_> {
                 note(self.global.quiet, format!("{what}; skipped"));
             } else {
                 last = Some(loss);
+            }
+            self.step_seconds.push(seconds);
+            if self.args.compare {
+                self.losses.push(loss.to_bits());
             }
             self.cursor.step = step;
             self.cursor.batch += 1;
@@ -524,6 +622,9 @@ impl Run<'_> {
         let peak_rss = memory::peak_rss();
         let seconds = self.started.elapsed().as_secs_f64();
         let plan = self.session.plan();
+        if self.args.compare && self.global.quiet {
+            return Ok(0);
+        }
         if self.global.json {
             let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
                 "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
