@@ -56,13 +56,16 @@ fn verified(pass: &'static str, g: Graph) -> Result<Graph, CompileError> {
     Ok(g)
 }
 
+/// Graphs of programs, and the names of parameters that the loss does not reach.
+pub type Programs = (Vec<(ProgramKind, Graph)>, Vec<String>);
+
 /// The programs of a plan: the training step (in parts, if gradients are accumulated) and, if `infer` is given, the inference program.
 /// Without `train` only the latter.
 pub fn programs(
     forward: &Graph,
     train: Option<&TrainOptions>,
     infer: Option<&Graph>,
-) -> Result<(Vec<(ProgramKind, Graph)>, Vec<String>), CompileError> {
+) -> Result<Programs, CompileError> {
     let forward = verified("import", forward.clone())?;
     let mut out = Vec::new();
     let mut unreached = Vec::new();

@@ -122,7 +122,8 @@ fn check_gradient(op: &dyn OpDef, case: &Case) -> Result<(), String> {
                 objective(&given)
             };
             let numeric = (shifted(h)? - shifted(-h)?) / (2.0 * h);
-            if !((numeric - analytic[k]).abs() <= 1e-6 * scale) {
+            let off = (numeric - analytic[k]).abs();
+            if off.is_nan() || off > 1e-6 * scale {
                 return Err(format!("input {i} element {k}: analytic {} numeric {numeric}", analytic[k]));
             }
         }

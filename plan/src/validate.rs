@@ -69,7 +69,7 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
             return fail(format!("two states have the name {:?}", s.name));
         }
     }
-    if plan.state_bytes > plan.arena || plan.state_bytes % ALIGNMENT != 0 {
+    if plan.state_bytes > plan.arena || !plan.state_bytes.is_multiple_of(ALIGNMENT) {
         return fail("the state section is larger than the arena or not aligned".to_owned());
     }
     let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
@@ -193,7 +193,7 @@ impl<'a> Walk<'a> {
         let end = end.ok_or_else(|| {
             self.error(format!("{bytes} bytes at {start} lie outside of the arena's free part"))
         })?;
-        if start % ALIGNMENT != 0 {
+        if !start.is_multiple_of(ALIGNMENT) {
             return Err(self.error(format!("offset {start} is not a multiple of {ALIGNMENT}")));
         }
         let before = self.live.range(..end).next_back().map(|(_, s)| &self.storages[*s]);

@@ -18,7 +18,7 @@ use tests::{
 
 fn close(got: &[f64], want: &[f64], tolerance: &[f64]) -> Result<(), String> {
     for (i, ((g, w), t)) in got.iter().zip(want).zip(tolerance).enumerate() {
-        if !((g - w).abs() <= *t) {
+        if (g - w).is_nan() || (g - w).abs() > *t {
             return Err(format!("step {i}: loss {g}, PyTorch {w}, tolerance {t:.3e}"));
         }
     }

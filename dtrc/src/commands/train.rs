@@ -492,7 +492,7 @@ impl Run<'_> {
                 log.step(step, self.cursor.epoch, loss, lr, seconds)?;
             }
             self.tell(step, loss, seconds);
-            let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && step % n == 0);
+            let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
             if due(self.args.eval_every) {
                 self.evaluate()?;
             }

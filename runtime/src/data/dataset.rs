@@ -237,7 +237,7 @@ impl Column {
             }
             notes.push(format!("{} is {from}; it is converted to {to}", array.label));
         }
-        if cut == Cut::Rows && given[0] % shape[0] != 0 {
+        if cut == Cut::Rows && !given[0].is_multiple_of(shape[0]) {
             notes.push(format!(
                 "{}: the last {} of {} rows do not fill a batch",
                 array.label,
