@@ -245,6 +245,9 @@ fn gathers() {
     assert_eq!(got, floats(&[3], &[1.2, 3.4, 5.7]));
     let error = run("Gather", 13, none(), vec![x(), i(&[2], &[0, 3])], 1).unwrap_err().to_string();
     assert!(error.contains("index 3 at position 1") && error.contains("3 elements"), "{error}");
+    let got = one("Gather", 13, none().with("axis", 1), vec![x(), Const(ints(&[1, 1], &[-1]))]);
+    assert_eq!(got, floats(&[3, 1, 1], &[1.2, 3.4, 5.7]));
+    assert!(run("Gather", 13, none(), vec![x(), Const(ints(&[], &[3]))], 1).is_err());
     let square = || Data(count(&[2, 2], 1.0));
     let got = one("GatherElements", 13, none().with("axis", 1), vec![square(), i(&[2, 2], &[0, 0, -1, 0])]);
     assert_eq!(got, floats(&[2, 2], &[1.0, 1.0, 4.0, 3.0]));

@@ -12,8 +12,8 @@ use crate::{
         par::{self, GRAIN, Shared},
     },
     grad::GradCx,
-    movement::{around, axis_attr, count, extents_attr, fill},
-    onnx::{OnnxRule, normalize_axis, rules},
+    movement::{around, axis_attr, count, extents_attr, fill, slice::slice_axis},
+    onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
 use graph::{Attrs, DType, Shape, TensorType};
 
@@ -27,10 +27,7 @@ impl OpDef for Gather {
 
     fn onnx(&self) -> &'static [OnnxRule] {
         rules![
-            "Gather" => |cx| {
-                let axis = normalize_axis(cx.attrs.int_or("axis", 0)?, cx.ty(0)?.shape.rank())?;
-                cx.same("Gather", Attrs::new().with("axis", axis as i64))
-            },
+            "Gather" => import,
             "Compress" => import_compress,
             "NonZero" => import_non_zero,
             "Unique" => import_unique,
@@ -86,6 +83,26 @@ impl OpDef for Gather {
             case("narrow", 0, &[4], &[6], 4).input(1, CaseInput::ints(DType::I32, &[6], -4, 4)),
         ]
     }
+}
+
+fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
+    let (x, indices, shape) = (cx.input(0)?, cx.input(1)?, cx.ty(0)?.shape);
+    let axis = normalize_axis(cx.attrs.int_or("axis", 0)?, shape.rank())?;
+    let known = cx.b.literal(indices).and_then(|l| l.to_ints());
+    // One known index is a slice, which may be a view and has the cheaper gradient.
+    if let (Some([index]), Some(dims)) = (known.as_deref(), shape.fixed()) {
+        let n = dims[axis] as i64;
+        if *index < -n || *index >= n {
+            return Err(OpError::invalid(format!("index {index} is outside of an axis of {n} elements")));
+        }
+        let start = index.rem_euclid(n);
+        let part = slice_axis(cx.b, x, axis, start, start + 1)?;
+        let to = picked(&shape, axis, &cx.ty(1)?.shape);
+        let y = cx.b.reshape(part, &to)?;
+        cx.set(0, y);
+        return Ok(());
+    }
+    cx.same("Gather", Attrs::new().with("axis", axis as i64))
 }
 
 /// `shape` with `axis` replaced by the axes of `indices`.

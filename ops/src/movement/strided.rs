@@ -10,6 +10,9 @@ use crate::cpu::{
 };
 use std::mem::MaybeUninit;
 
+/// Elements along each side of a block of tiles: both sides stay on their memory pages and prefetched lines for a while.
+const SIDE: usize = 128;
+
 /// Strides, in elements, of a dense tensor with the last axis innermost.
 pub(crate) fn row_major(dims: &[usize]) -> Vec<isize> {
     let mut strides = vec![1isize; dims.len()];
@@ -128,24 +131,29 @@ impl Strided {
         let last = self.extents.len() - 1;
         let (ni, si) = (self.extents[last], self.src[last]);
         let (nj, dj) = (self.extents[j], self.dst[j]);
-        let (ti, tj) = (ni.div_ceil(B), nj.div_ceil(B));
+        let (ti, tj) = (ni.div_ceil(SIDE), nj.div_ceil(SIDE));
         let others: Vec<usize> = (0..last).filter(|a| *a != j).collect();
         let outer: usize = others.iter().map(|a| self.extents[*a]).product();
-        par::ranges(outer * tj * ti, (GRAIN / (B * B)).max(1), |tiles| {
+        let grain = (GRAIN / (SIDE.min(ni) * SIDE.min(nj))).max(1);
+        par::ranges(outer * tj * ti, grain, |blocks| {
             let (src, dst) = (&src, &dst);
-            for t in tiles {
-                let (i0, j0, mut o) = (t % ti * B, t / ti % tj * B, t / ti / tj);
-                let mut s = self.src_start as isize + i0 as isize * si + j0 as isize;
-                let mut d = self.dst_start as isize + j0 as isize * dj + i0 as isize;
+            for t in blocks {
+                let (i0, j0, mut o) = (t % ti * SIDE, t / ti % tj * SIDE, t / ti / tj);
+                let (mut s, mut d) = (self.src_start as isize, self.dst_start as isize);
                 for a in others.iter().rev() {
                     let k = (o % self.extents[*a]) as isize;
                     o /= self.extents[*a];
                     (s, d) = (s + k * self.src[*a], d + k * self.dst[*a]);
                 }
-                // SAFETY: the tile is clipped to the box.
-                unsafe {
-                    let (s, d) = (src.0.offset(s), dst.0.offset(d));
-                    tile::<T, B>(s, si, d, dj, B.min(ni - i0), B.min(nj - j0));
+                for i in (i0..ni.min(i0 + SIDE)).step_by(B) {
+                    for j in (j0..nj.min(j0 + SIDE)).step_by(B) {
+                        // SAFETY: the tile is clipped to the box.
+                        unsafe {
+                            let s = src.0.offset(s + i as isize * si + j as isize);
+                            let d = dst.0.offset(d + j as isize * dj + i as isize);
+                            tile::<T, B>(s, si, d, dj, B.min(ni - i), B.min(nj - j));
+                        }
+                    }
                 }
             }
         });
@@ -266,7 +274,7 @@ mod tests {
     /// Every layout of a small box against the loop over its elements.
     #[test]
     fn copies_equal_the_naive_loop() {
-        let dims = [[3usize, 5, 70], [1, 40, 33], [33, 1, 17], [2, 64, 64]];
+        let dims = [[3usize, 5, 70], [1, 140, 133], [33, 1, 17], [2, 64, 64]];
         let orders = [[0usize, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         for d in dims {
             let n: usize = d.iter().product();
