@@ -5,6 +5,7 @@ mod commands;
 mod error;
 mod memory;
 mod model;
+mod picture;
 mod progress;
 mod schedule;
 mod session;

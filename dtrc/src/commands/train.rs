@@ -2,9 +2,10 @@
 
 use crate::{
     cli::Global,
-    commands::compile::hex,
+    commands::compile::{hex, write_file},
     error::CliError,
     memory,
+    picture::{self, Curve, Moment},
     progress::note,
     schedule::{LrSchedule, learning_rate},
     session::{SessionArgs, open_data, ready, wanted},
@@ -86,6 +87,10 @@ pub struct Args {
     /// Run the same steps at keep-all's budget first, and compare losses, trained state and time to the bit.
     #[arg(long, conflicts_with_all = ["checkpoint", "log"])]
     compare: bool,
+
+    /// With --compare: draw live memory against the time of one step for both runs.
+    #[arg(long, value_name = "FILE.svg", requires = "compare")]
+    picture: Option<PathBuf>,
 
     /// Print the plan's steps before training.
     #[arg(long)]
@@ -294,7 +299,9 @@ struct Summary {
     state: blake3::Hash,
     seconds_per_step: f64,
     arena: u64,
+    budget: u64,
     recomputed: usize,
+    moments: Vec<Moment>,
 }
 
 /// Trains; with `--compare` twice.
@@ -321,6 +328,19 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         return Ok(code);
     }
     let same = reference.losses == ours.losses && reference.state == ours.state;
+    if let Some(path) = &args.picture {
+        let curve = |name: &str, s: &Summary| Curve { name: name.to_owned(), moments: s.moments.clone() };
+        let curves = [curve("keep-all", &reference), curve("within the budget", &ours)];
+        let name = args
+            .session
+            .model
+            .model
+            .file_stem()
+            .map(|n| n.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let svg = picture::draw(&format!("{name}: live memory over one training step"), ours.budget, &curves);
+        write_file(path, svg.as_bytes())?;
+    }
     if global.json {
         let object = json!({"schema": 1, "compare": {"same_bits": same, "keep_all_arena_bytes": reference.arena,
             "arena_bytes": ours.arena, "keep_all_seconds_per_step": reference.seconds_per_step,
@@ -429,12 +449,15 @@ fn once(
         }
     }
     run.step_seconds.sort_by(f64::total_cmp);
+    let moments = if args.picture.is_some() { run.moments()? } else { Vec::new() };
     let summary = Summary {
         losses: std::mem::take(&mut run.losses),
         state: hasher.finalize(),
         seconds_per_step: run.step_seconds.get(run.step_seconds.len() / 2).copied().unwrap_or(0.0),
         arena: run.session.plan().arena,
+        budget: run.session.plan().budget,
         recomputed,
+        moments,
     };
     let code = run.finish(loss, interrupted.load(Ordering::Relaxed))?;
     Ok((code, summary))
@@ -501,6 +524,23 @@ impl Run<'_> {
             }
         }
         Ok(last)
+    }
+
+    /// Measures the calls of one more step on the first batch.
+    fn moments(&mut self) -> Result<Vec<Moment>, CliError> {
+        let order = if let Source::Data(d) = &self.source { Some(d.order(0, None)) } else { None };
+        let batch = self.source.batch(order.as_ref(), 0)?;
+        let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+        let inputs = StepInputs { data: &data, step: 1, ..StepInputs::default() };
+        let options = RunOptions { check_recompute: false, measure: true };
+        let ns = self.session.run(0, &inputs, options)?.report.call_ns;
+        let replay = &self.session.replays()[0];
+        let moment = |(i, (ns, live)): (usize, (u64, &u64))| Moment {
+            ns,
+            live: *live,
+            recompute: replay.recomputed.contains(&i),
+        };
+        Ok(ns.into_iter().zip(&replay.live).enumerate().map(moment).collect())
     }
 
     /// One update. The loss is the mean over its parts.
