@@ -52,7 +52,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { greedy: 400_000_000, repair: 100_000_000, search: 4_000_000_000 }
+        Self { greedy: 400_000_000, repair: 20_000_000, search: 4_000_000_000 }
     }
 }
 

@@ -14,8 +14,9 @@
 //! * **Static orders with restarts.** Which order of the choices is lucky differs from instance to instance: several take turns, with
 //!   growing budgets.
 //!
-//! Beyond the paper: a buffer passed over at its own offset must come to rest on one that is still unplaced, which raises its lowest
-//! offset; identical buffers are taken in one order; and parts that failed are remembered by what can still tell them apart (each
+//! Beyond the paper: a buffer passed over at its own offset must come to rest on one that is still unplaced, so it can be the next in a
+//! section only above a neighbour outside of it; choices after the last one that leaves every section a next buffer are not tried;
+//! attempts are short and many, with some chance in the order and a preference for the sections that failed so far; identical buffers are taken in one order; and parts that failed are remembered by what can still tell them apart (each
 //! buffer's lowest offset and whether it was passed over).
 
 use std::cmp::Reverse;
@@ -34,12 +35,13 @@ pub(super) enum Outcome {
     Limit,
 }
 
-/// Steps of the first turn of each order; later rounds double it.
-const FIRST_TURN: u64 = 2_000_000;
+/// Steps of the shortest attempts.
+const UNIT: u64 = 1_000_000;
 /// Remembered failures; beyond it the memory is emptied.
 const MEMORY: usize = 1 << 20;
-/// Buffers beyond which a search has no chance (and recursion would be too deep).
-const MOST_BUFFERS: usize = 20_000;
+/// Buffers beyond which a search has no chance (and recursion would be too deep), and pairs of buffers and sections.
+const MOST_BUFFERS: usize = 10_000;
+const MOST_PAIRS: u64 = 20_000_000;
 
 /// Searches for a placement of height at most `capacity`, with at most about `work` steps.
 pub(super) fn fit(buffers: &[Buffer], capacity: Bytes, work: u64) -> Outcome {
@@ -48,25 +50,110 @@ pub(super) fn fit(buffers: &[Buffer], capacity: Bytes, work: u64) -> Outcome {
         return Outcome::Limit;
     }
     let sections = Sections::new(buffers, &live);
+    if sections.total > MOST_PAIRS {
+        return Outcome::Limit;
+    }
     let mut spent = 0;
-    let mut turn = FIRST_TURN.max(64 * live.len() as u64);
+    let mut lanes = [Lane::fixed(), Lane::near(&sections), Lane::far(&sections)];
     loop {
-        for preorder in PREORDERS {
-            let limit = turn.min(work.saturating_sub(spent));
-            if limit == 0 {
-                return Outcome::Limit;
+        // The lane that has had the least work is next.
+        let Some(lane) = lanes.iter_mut().min_by_key(|l| l.spent) else { return Outcome::Limit };
+        let attempt = lane.next();
+        let limit = attempt.steps.min(work.saturating_sub(spent));
+        if limit == 0 {
+            return Outcome::Limit;
+        }
+        let mut search = Search::new(buffers, &live, &sections, capacity, &attempt, &lane.weights, limit);
+        let end = search.run();
+        spent += search.steps.max(1);
+        lane.spent += search.steps.max(1);
+        match end {
+            End::Solved => return Outcome::Found(search.offsets(buffers.len())),
+            End::Failed => return Outcome::Impossible,
+            End::Limit => lane.learn(&search.failures),
+        }
+    }
+}
+
+/// One attempt at a solution.
+struct Attempt {
+    preorder: [Key; 3],
+    /// How much chance there is in the preorder, in 1024ths of each key.
+    noise: u64,
+    seed: u64,
+    /// Whether buffers of sections that failed often come first.
+    weighted: bool,
+    /// Steps it may take.
+    steps: u64,
+}
+
+/// A row of attempts. A failed attempt is abandoned early and the next one begins elsewhere: how long a search takes varies so much from
+/// one order to the next that many short ones are better than a long one.
+struct Lane {
+    kind: Kind,
+    attempts: u64,
+    spent: u64,
+    /// How often each section was the one without room, lately.
+    weights: Vec<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The static orders in turn, each round with four times the steps of the one before.
+    Fixed,
+    /// The order by load with a little noise.
+    Near,
+    /// All orders with much noise.
+    Far,
+}
+
+impl Lane {
+    fn fixed() -> Self {
+        Self { kind: Kind::Fixed, attempts: 0, spent: 0, weights: Vec::new() }
+    }
+
+    fn near(sections: &Sections) -> Self {
+        Self { kind: Kind::Near, attempts: 0, spent: 0, weights: vec![1; sections.count] }
+    }
+
+    fn far(sections: &Sections) -> Self {
+        Self { kind: Kind::Far, ..Self::near(sections) }
+    }
+
+    fn next(&mut self) -> Attempt {
+        let k = self.attempts;
+        self.attempts += 1;
+        let turn = (k % PREORDERS.len() as u64) as usize;
+        match self.kind {
+            Kind::Fixed => {
+                let round = (k / PREORDERS.len() as u64).min(16) as u32;
+                let steps = (2 * UNIT).saturating_mul(4u64.saturating_pow(round));
+                Attempt { preorder: PREORDERS[turn], noise: 0, seed: 0, weighted: false, steps }
             }
-            let mut search = Search::new(buffers, &live, &sections, capacity, preorder, limit);
-            let end = search.run();
-            spent += search.steps.max(1);
-            match end {
-                End::Solved => return Outcome::Found(search.offsets(buffers.len())),
-                End::Failed => return Outcome::Impossible,
-                End::Limit => {}
+            Kind::Near | Kind::Far => {
+                let (preorder, noise) =
+                    if matches!(self.kind, Kind::Near) { (PREORDERS[2], 8) } else { (PREORDERS[turn], 256) };
+                // The first few see the plain order under several limits, and fill the weights.
+                let plain = k < PREORDERS.len() as u64;
+                let (noise, weighted) = if plain { (0, false) } else { (noise, k % 2 == 1) };
+                Attempt { preorder, noise, seed: k + 1, weighted, steps: UNIT * luby(k + 1) }
             }
         }
-        turn *= 2;
     }
+
+    /// Remembers in which sections an attempt failed.
+    fn learn(&mut self, failures: &[u64]) {
+        let all = failures.iter().sum::<u64>().max(1);
+        for (w, f) in self.weights.iter_mut().zip(failures) {
+            *w = *w * 7 / 8 + f * 4096 / all;
+        }
+    }
+}
+
+/// The sequence 1, 1, 2, 1, 1, 2, 4, ... (Luby, Sinclair, Zuckerman 1993): within a logarithm of the best restart times, whatever they are.
+fn luby(i: u64) -> u64 {
+    let power = u64::BITS - i.leading_zeros();
+    if i + 1 == 1 << power { 1 << (power - 1) } else { luby(i + 1 - (1 << (power - 1))) }
 }
 
 /// The maximal sets of buffers live together, in the order of time, as a range of sections for each buffer.
@@ -74,6 +161,8 @@ struct Sections {
     count: usize,
     /// First and last section of each live buffer, in the order of `live`.
     range: Vec<(u32, u32)>,
+    /// Sum of the lengths of all ranges.
+    total: u64,
 }
 
 impl Sections {
@@ -96,7 +185,9 @@ impl Sections {
             let past = moments.partition_point(|&m| m < b.end);
             (first as u32, past as u32 - 1)
         });
-        Self { count: moments.len(), range: range.collect() }
+        let range: Vec<(u32, u32)> = range.collect();
+        let total = range.iter().map(|&(first, last)| u64::from(last - first) + 1).sum();
+        Self { count: moments.len(), range, total }
     }
 }
 
@@ -151,8 +242,12 @@ struct Search {
     low: Vec<Bytes>,
     /// Bytes of unplaced buffers in each section.
     rest: Vec<Bytes>,
-    /// Scratch: lowest offset of an unplaced buffer in each section.
-    least: Vec<Bytes>,
+    /// Whether each buffer is placed.
+    placed: Vec<bool>,
+    /// Buffers of each section.
+    members: Vec<Vec<u32>>,
+    /// A buffer of each section that kept its choice open when last looked at.
+    watch: Vec<u32>,
     /// Scratch: unplaced buffers across the boundary before each section.
     crossing: Vec<u32>,
     /// Stack of parts: members of every part on the current path, in preorder.
@@ -161,6 +256,8 @@ struct Search {
     undo: Vec<(u32, Bytes)>,
     failed: HashSet<(u64, u64)>,
     steps: u64,
+    /// How often each section was found without room.
+    failures: Vec<u64>,
     limit: u64,
 }
 
@@ -170,7 +267,8 @@ impl Search {
         live: &[u32],
         sections: &Sections,
         capacity: Bytes,
-        preorder: [Key; 3],
+        attempt: &Attempt,
+        weights: &[u64],
         limit: u64,
     ) -> Self {
         let mut rest = vec![0u64; sections.count];
@@ -195,7 +293,18 @@ impl Search {
             }
         };
         let mut ranked: Vec<usize> = (0..live.len()).collect();
-        ranked.sort_by_cached_key(|&k| (Reverse(preorder.map(|key| value(k, key))), k));
+        let heaviest = |k: usize| {
+            let (first, last) = sections.range[k];
+            weights[first as usize..=last as usize].iter().copied().max().unwrap_or(0)
+        };
+        let factor = |k: usize| {
+            let chance =
+                mix(attempt.seed.wrapping_mul(1_000_003).wrapping_add(k as u64)) % attempt.noise.max(1);
+            u128::from(1024 + chance) * if attempt.weighted { u128::from(heaviest(k)) + 64 } else { 1 }
+        };
+        ranked.sort_by_cached_key(|&k| {
+            (Reverse(attempt.preorder.map(|key| value(k, key).saturating_mul(factor(k)))), k)
+        });
         let mut items: Vec<Item> = ranked
             .iter()
             .map(|&k| {
@@ -220,17 +329,24 @@ impl Search {
             let others = range.iter().map(|s| if s.0 == item.size { s.1 } else { s.0 });
             item.least_neighbour = others.min().unwrap_or(u64::MAX);
         }
+        let mut members = vec![Vec::new(); sections.count];
+        for (i, item) in items.iter().enumerate() {
+            members[item.first as usize..=item.last as usize].iter_mut().for_each(|m| m.push(i as u32));
+        }
         Self {
             low: vec![0; items.len()],
+            placed: vec![false; items.len()],
+            watch: members.iter().map(|m| m.first().copied().unwrap_or(0)).collect(),
+            members,
             items,
             capacity,
-            least: vec![0; sections.count],
             crossing: vec![0; sections.count + 1],
             rest,
             pool: Vec::new(),
             undo: Vec::new(),
             failed: HashSet::new(),
-            steps: 0,
+            steps: sections.total / 4,
+            failures: vec![0; sections.count],
             limit,
         }
     }
@@ -263,6 +379,7 @@ impl Search {
                 // The parts solved before it are taken back (their lowest offsets by whoever undoes the choice above).
                 for k in base..from {
                     let item = self.items[self.pool[k] as usize];
+                    self.placed[self.pool[k] as usize] = false;
                     self.rest[item.first as usize..=item.last as usize]
                         .iter_mut()
                         .for_each(|r| *r += item.size);
@@ -344,6 +461,7 @@ impl Search {
                 return End::Failed;
             }
             self.rest[item.first as usize..=item.last as usize].iter_mut().for_each(|r| *r -= item.size);
+            self.placed[m] = true;
             return End::Solved;
         }
         self.steps += 2 * (to - from) as u64;
@@ -366,6 +484,17 @@ impl Search {
             }
         }
         choices.sort_unstable();
+        // What is passed over grows along the choices: they end where a section loses its last possible next buffer.
+        let (mut good, mut bad) = (0, choices.len());
+        while good < bad {
+            let middle = if bad == choices.len() { (2 * good).min(bad - 1) } else { (good + bad) / 2 };
+            if self.roomy(from, to, choices[middle], None) {
+                good = middle + 1;
+            } else {
+                bad = middle;
+            }
+        }
+        choices.truncate(good);
         for (k, &choice) in choices.iter().enumerate() {
             if choices[..k].iter().any(|c| c.0 == choice.0 && self.identical(c.1, choice.1)) {
                 continue;
@@ -403,8 +532,9 @@ impl Search {
         for r in &mut self.rest[item.first as usize..=item.last as usize] {
             *r -= item.size;
         }
+        self.placed[m as usize] = true;
         self.steps += (to - from) as u64;
-        let end = if self.roomy(from, to, (offset, m)) {
+        let end = if self.roomy(from, to, (offset, m + 1), Some(m)) {
             let members: Vec<u32> = self.pool[from..to].to_vec();
             self.parts(&members, Some(m), (offset, m), false)
         } else {
@@ -413,6 +543,7 @@ impl Search {
         if matches!(end, End::Solved) {
             return end;
         }
+        self.placed[m as usize] = false;
         for r in &mut self.rest[item.first as usize..=item.last as usize] {
             *r += item.size;
         }
@@ -423,20 +554,18 @@ impl Search {
     }
 
     /// Whether each section has room for its unplaced buffers above the lowest offset that one of them can take.
-    fn roomy(&mut self, from: usize, to: usize, cursor: Cursor) -> bool {
+    fn roomy(&mut self, from: usize, to: usize, cursor: Cursor, placed: Option<u32>) -> bool {
         let (mut low, mut high) = (u32::MAX, 0);
-        for &j in self.pool[from..to].iter().filter(|&&j| j != cursor.1) {
-            low = low.min(self.items[j as usize].first);
-            high = high.max(self.items[j as usize].last);
-        }
-        if low == u32::MAX {
-            return true;
-        }
-        self.least[low as usize..=high as usize].fill(u64::MAX);
-        for &j in self.pool[from..to].iter().filter(|&&j| j != cursor.1) {
-            let item = self.items[j as usize];
+        for k in from..to {
+            let j = self.pool[k];
+            if Some(j) == placed {
+                continue;
+            }
+            let item = &self.items[j as usize];
+            low = low.min(item.first);
+            high = high.max(item.last);
             let mut lowest = self.low[j as usize];
-            if (lowest, j) <= cursor {
+            if (lowest, j) < cursor {
                 if lowest.saturating_add(item.size) <= cursor.0 {
                     return false;
                 }
@@ -446,13 +575,54 @@ impl Search {
             if lowest.saturating_add(item.size) > self.capacity {
                 return false;
             }
-            for s in &mut self.least[item.first as usize..=item.last as usize] {
-                *s = (*s).min(lowest);
-            }
-            self.steps += u64::from(item.last - item.first) / 4;
         }
-        (low as usize..=high as usize)
-            .all(|s| self.rest[s] == 0 || self.least[s].saturating_add(self.rest[s]) <= self.capacity)
+        self.steps += (to - from) as u64 / 4 + 1;
+        if low == u32::MAX {
+            return true;
+        }
+        self.steps += u64::from(high - low) / 4;
+        for s in low as usize..=high as usize {
+            if self.rest[s] > 0 && !self.supported(from, to, s, cursor) {
+                self.failures[s] += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether some unplaced buffer of a section can still be the next one there without wasting more than the section's slack.
+    fn supported(&mut self, from: usize, to: usize, s: usize, cursor: Cursor) -> bool {
+        let slack = self.capacity - self.rest[s];
+        let open = |j: u32| {
+            !self.placed[j as usize] && self.low[j as usize] <= slack && (self.low[j as usize], j) >= cursor
+        };
+        if open(self.watch[s]) {
+            return true;
+        }
+        self.steps += self.members[s].len() as u64 / 2;
+        if let Some(&j) = self.members[s].iter().find(|&&j| open(j)) {
+            self.watch[s] = j;
+            return true;
+        }
+        // A passed-over buffer comes to rest on an unplaced neighbour; to be the next one here, on one that does not cross this section.
+        let (mut first, mut last) = (u32::MAX, 0);
+        for &j in &self.members[s] {
+            if !self.placed[j as usize] && self.low[j as usize] <= slack {
+                first = first.min(self.items[j as usize].first);
+                last = last.max(self.items[j as usize].last);
+            }
+        }
+        if first == u32::MAX {
+            return false;
+        }
+        self.steps += (to - from) as u64 / 2;
+        self.pool[from..to].iter().any(|&k| {
+            let (other, low) = (&self.items[k as usize], self.low[k as usize]);
+            let left = other.last < s as u32 && other.last >= first;
+            let right = other.first > s as u32 && other.first <= last;
+            let at = if (low, k) < cursor { cursor.0.saturating_add(other.least_neighbour) } else { low };
+            (left || right) && !self.placed[k as usize] && at.saturating_add(other.size) <= slack
+        })
     }
 
     /// What tells one part from another for all that is to come.
