@@ -9,7 +9,7 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, hindsight, keep_all, local_search, square_root, window_repair,
+    Candidate, Context, best_cut, hindsight, keep_all, local_search, sequence_search, square_root, window_repair,
 };
 
 /// Plans a problem within a budget.
@@ -192,8 +192,7 @@ impl<'i, 'a> Session<'i, 'a> {
         let base = self.index.base_time;
         let mut seeds: Vec<Candidate> = Vec::new();
         for known in pool {
-            let strategy = known.strategy;
-            seeds.extend(self.context.decode(strategy, known.genome.clone(), Nanos::MAX));
+            seeds.push(self.context.rescored(known));
         }
         let fits = |c: &Candidate| c.score.peak <= budget;
         if let Some(done) = seeds.iter().find(|c| fits(c) && c.score.time == base) {
@@ -211,25 +210,27 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut starts = best_per_strategy(seeds, budget);
         starts.truncate(if round == 0 { 4 } else { 2 });
         let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
+        let heat: f64 = std::env::var("HEAT").ok().and_then(|h| h.parse().ok()).unwrap_or(0.3);
+        let heat: f64 = std::env::var("HEAT").ok().and_then(|h| h.parse().ok()).unwrap_or(0.3);
         let first = share / 2 / starts.len().max(1) as u64;
         let mut improved: Vec<Candidate> = Vec::new();
         for (salt, start) in starts.iter().enumerate() {
-            let repaired = window_repair::repair(&mut self.context, start.clone());
-            let trimmed = window_repair::trim(&mut self.context, repaired);
-            improved.push(local_search::improve(
-                &mut self.context,
-                &trimmed,
-                first,
-                salt as u64 + 16 * round,
-            ));
+            let salt = salt as u64 + 16 * round;
+            let context = &mut self.context;
+            let repaired = window_repair::repair(context, start.clone());
+            let trimmed = window_repair::trim(context, repaired);
+            let decoded = local_search::improve(context, &trimmed, heat, first / 2, salt);
+            improved.push(sequence_search::improve(context, &decoded, heat, first / 2, salt));
         }
         improved.sort_by_key(|c| c.score.key(budget));
         improved.truncate(2);
         self.report("local search", budget, &improved);
         let second = share / 2 / improved.len().max(1) as u64;
         for (salt, candidate) in improved.iter_mut().enumerate() {
-            *candidate =
-                local_search::improve(&mut self.context, candidate, second, 1000 + salt as u64 + 16 * round);
+            let salt = 1000 + salt as u64 + 16 * round;
+            let context = &mut self.context;
+            let decoded = local_search::improve(context, candidate, heat / 4.0, second / 2, salt);
+            *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 2, salt);
         }
         self.report("local search", budget, &improved);
         let best = improved.into_iter().min_by_key(|c| c.score.key(budget));

@@ -227,6 +227,13 @@ impl<'a> Index<'a> {
         self.problem.nodes.len()
     }
 
+    /// Time of a typical execution, each weighted by its own time, as a fraction of the base time: the scale of a search's steps.
+    pub(crate) fn typical_time(&self) -> f64 {
+        let squares: f64 = self.given.iter().map(|&n| (self.time[n as usize] as f64) * (self.time[n as usize] as f64)).sum();
+        let base = self.base_time.max(1) as f64;
+        squares / base / base
+    }
+
     /// Number of groups.
     pub(crate) fn groups(&self) -> usize {
         self.group_root.len()

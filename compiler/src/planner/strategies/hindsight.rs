@@ -2,12 +2,12 @@
 //!
 //! An online run evicts when memory is short and makes again what is missing. Here it walks the order of first executions with a score
 //! for eviction: either the past alone (cost over size and staleness, the DTR rule), or the next use, which a plan knows. The trace is
-//! then turned into decisions and decoded again: what the trace held without need is trimmed by exact lifetimes.
+//! a candidate as it is, what the trace held without need being trimmed by exact lifetimes, and once more turned into decisions.
 
 use super::super::decode::{Genome, arrive};
 use super::super::index::{Index, NONE};
 use super::super::problem::{Bytes, Nanos};
-use super::{Candidate, Context};
+use super::{Candidate, Context, sequence_search};
 
 /// What to evict first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,10 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
                 let budget = index.problem.resident + spare / 16 * part + spare % 16;
                 let Some(trace) = Online::new(index, order, rule, budget).run() else { continue };
                 context.evaluator.work += 4 * trace.len() as u64;
+                let trace = sequence_search::drop_unread(index, &trace, context.keep_order);
                 let genome = from_sequence(index, &trace);
-                out.extend(context.decode("hindsight", genome, index.base_time.saturating_mul(8)));
+                out.extend(context.sequence("hindsight", trace));
+                out.extend(context.decode("hindsight, decoded", genome, index.base_time.saturating_mul(8)));
             }
         }
     }

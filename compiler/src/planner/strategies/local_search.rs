@@ -15,8 +15,9 @@ const STAGES: u64 = 64;
 const COOLING: f64 = 0.92;
 
 /// Improves a candidate with at most `work` executed steps. The answer is never worse than the start.
-pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, work: u64, salt: u64) -> Candidate {
-    let mut search = Search::new(context, start, salt);
+/// `heat` is the temperature of the beginning, in times of a typical execution.
+pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, heat: f64, work: u64, salt: u64) -> Candidate {
+    let mut search = Search::new(context, start, heat, salt);
     let begin = context.evaluator.work;
     let mut stage = 0;
     while context.evaluator.work < begin + work {
@@ -25,6 +26,9 @@ pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, work: u6
             stage += 1;
             search.temperature *= COOLING;
             if stage % 16 == 0 {
+                if search.best_score.peak > context.budget {
+                    search.weight *= 4.0;
+                }
                 search.restart(context);
             }
         }
@@ -60,9 +64,8 @@ struct Search {
 }
 
 impl Search {
-    fn new(context: &mut Context<'_, '_>, start: &Candidate, salt: u64) -> Self {
+    fn new(context: &mut Context<'_, '_>, start: &Candidate, heat: f64, salt: u64) -> Self {
         let index = context.index;
-        let extra = start.score.time as f64 / index.base_time.max(1) as f64 - 1.0;
         let mut this = Self {
             random: Random::new(context.seed ^ salt.wrapping_mul(0x9E37_79B9)),
             current: start.genome.clone(),
@@ -70,7 +73,7 @@ impl Search {
             cost: f64::INFINITY,
             best: start.genome.clone(),
             best_score: start.score,
-            temperature: 0.5 / index.given.len().max(1) as f64 + 0.01 * extra.max(0.0),
+            temperature: heat * index.typical_time(),
             weight: 4.0,
             hot: Vec::new(),
             redone: Vec::new(),

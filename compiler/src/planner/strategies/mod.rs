@@ -7,6 +7,7 @@ pub(crate) mod best_cut;
 pub(crate) mod hindsight;
 pub(crate) mod keep_all;
 pub(crate) mod local_search;
+pub(crate) mod sequence_search;
 pub(crate) mod square_root;
 pub(crate) mod window_repair;
 
@@ -50,6 +51,22 @@ impl Context<'_, '_> {
             return None;
         }
         Some(Candidate { strategy, genome, sequence: self.evaluator.sequence.clone(), score })
+    }
+
+    /// Scores a sequence as it is; none if it breaks the commit rule.
+    pub(crate) fn sequence(&mut self, strategy: &'static str, sequence: Vec<u32>) -> Option<Candidate> {
+        let score = self.evaluator.evaluate(&sequence, self.budget);
+        if self.evaluator.breaks_commit_rule() {
+            return None;
+        }
+        let genome = hindsight::from_sequence(self.index, &sequence);
+        Some(Candidate { strategy, genome, sequence, score })
+    }
+
+    /// The candidate scored under the context's budget.
+    pub(crate) fn rescored(&mut self, candidate: &Candidate) -> Candidate {
+        let score = self.evaluator.evaluate(&candidate.sequence, self.budget);
+        Candidate { score, ..candidate.clone() }
     }
 
     /// The better of two candidates under the budget.
