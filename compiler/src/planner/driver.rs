@@ -1,16 +1,23 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+use super::bounds::{self, Bound, Effort, Order};
 use super::decode::Evaluator;
 use super::index::{Index, NONE};
 use super::offsets::{Buffer, Limits, Placement, place};
 use super::order;
-use super::outcome::{Infeasible, KeepAll, Layout, Options, PlanError, Planned, Progress, StopReason};
+use super::outcome::{Cut, Infeasible, KeepAll, Layout, Options, PlanError, Planned, Progress, StopReason};
 use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, hindsight, keep_all, local_search, sequence_search, square_root, window_repair,
+    Candidate, Context, best_cut, dtr_seeds, hindsight, keep_all, local_search, sequence_search, square_root,
+    window_repair,
 };
+
+/// Work on each printed bound.
+const BOUNDING: Effort = Effort { scan: 30_000_000, relax: 20_000_000, branch: 60_000_000 };
+/// Work on each resident set that seeds the search.
+const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_000_000 };
 
 /// Plans a problem within a budget.
 ///
@@ -139,7 +146,12 @@ impl<'i, 'a> Session<'i, 'a> {
 
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
         let start_work = self.context.evaluator.work;
-        let (floor, _) = working_set_bound(self.index);
+        let problem = self.index.problem;
+        let enough = self.keep_all.score.peak <= budget;
+        let free = if enough { self.no_bound() } else { bounds::order_free(problem, budget, BOUNDING) };
+        let fixed =
+            (self.options.keep_order && !enough).then(|| bounds::keep_order(problem, budget, BOUNDING));
+        let hopeless = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
         let mut live_budget = budget;
         let mut best: Option<(Candidate, Placed)> = None;
         let mut pool = self.found.clone();
@@ -147,7 +159,7 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut least: Option<Candidate> = None;
         for round in 0..6 {
             self.context.budget = live_budget;
-            let candidate = self.search(&pool, round, budget < floor);
+            let candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
             if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
                 least = Some(candidate.clone());
             }
@@ -158,7 +170,7 @@ impl<'i, 'a> Session<'i, 'a> {
                 if round < 2 { Limits { search: 400_000_000, ..Limits::default() } } else { Limits::quick() };
             let placed = self.place(&candidate.sequence, budget, limits);
             let arena = placed.arena(self.index.problem);
-            if arena <= budget {
+            if arena <= budget || self.options.live_bytes_only {
                 let time = placed.replay.time;
                 if best.as_ref().is_none_or(|b| time < b.1.replay.time) {
                     best = Some((candidate, placed));
@@ -173,13 +185,13 @@ impl<'i, 'a> Session<'i, 'a> {
         let work = self.context.evaluator.work - start_work;
         match best {
             Some((candidate, placed)) => {
-                let planned = self.planned(budget, &candidate, placed, work);
+                let planned = self.planned(&candidate, placed, work, free, fixed);
                 self.found.push(candidate);
                 Ok(planned)
             }
             None => {
                 let least = least.unwrap_or_else(|| self.keep_all.clone());
-                let refusal = self.infeasible(budget, &least);
+                let refusal = self.infeasible(budget, &least, free);
                 self.found.push(least);
                 Err(refusal)
             }
@@ -187,7 +199,7 @@ impl<'i, 'a> Session<'i, 'a> {
     }
 
     /// Seeds and local search under the context's budget.
-    fn search(&mut self, pool: &[Candidate], round: u64, hopeless: bool) -> Candidate {
+    fn search(&mut self, pool: &[Candidate], round: u64, hopeless: bool, bound: Bound) -> Candidate {
         let budget = self.context.budget;
         let base = self.index.base_time;
         let mut seeds: Vec<Candidate> = Vec::new();
@@ -201,17 +213,26 @@ impl<'i, 'a> Session<'i, 'a> {
         if round == 0 {
             seeds.extend(square_root::run(&mut self.context));
             self.report("square root", budget, &seeds);
-            seeds.extend(best_cut::run(&mut self.context, &self.options.cuts));
+            let mut cuts = self.options.cuts.clone();
+            cuts.extend(self.cuts(budget));
+            seeds.extend(best_cut::run(&mut self.context, &cuts));
+            self.report("best cut", budget, &seeds);
+            seeds.extend(dtr_seeds::run(&mut self.context));
+            self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
             seeds.extend(window_repair::run(&mut self.context));
             self.report("window repair", budget, &seeds);
         }
+        // A seed at the bound needs no search.
+        let at_bound = |c: &Candidate| fits(c) && c.score.time - base <= bound.extra_time;
+        if let Some(done) = seeds.iter().find(|c| at_bound(c)) {
+            return done.clone();
+        }
         let mut starts = best_per_strategy(seeds, budget);
         starts.truncate(if round == 0 { 4 } else { 2 });
         let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
-        let heat: f64 = std::env::var("HEAT").ok().and_then(|h| h.parse().ok()).unwrap_or(0.3);
-        let heat: f64 = std::env::var("HEAT").ok().and_then(|h| h.parse().ok()).unwrap_or(0.3);
+        let heat = 1.0;
         let first = share / 2 / starts.len().max(1) as u64;
         let mut improved: Vec<Candidate> = Vec::new();
         for (salt, start) in starts.iter().enumerate() {
@@ -223,6 +244,9 @@ impl<'i, 'a> Session<'i, 'a> {
             improved.push(sequence_search::improve(context, &decoded, heat, first / 2, salt));
         }
         improved.sort_by_key(|c| c.score.key(budget));
+        if at_bound(&improved[0]) {
+            return improved.swap_remove(0);
+        }
         improved.truncate(2);
         self.report("local search", budget, &improved);
         let second = share / 2 / improved.len().max(1) as u64;
@@ -237,11 +261,47 @@ impl<'i, 'a> Session<'i, 'a> {
         best.unwrap_or_else(|| self.keep_all.clone())
     }
 
-    fn planned(&self, budget: Bytes, candidate: &Candidate, placed: Placed, work: u64) -> Planned {
+    /// Resident sets of the best cuts at the budget and somewhat below it, where bursts of recomputation have room.
+    fn cuts(&self, budget: Bytes) -> Vec<Cut> {
+        let order = if self.options.keep_order { Order::Given } else { Order::Free };
         let problem = self.index.problem;
-        debug_assert!(placed.arena(problem) <= budget);
+        let spare = budget.saturating_sub(problem.resident);
+        let mut cuts: Vec<Cut> = Vec::new();
+        for part in [64, 63, 62, 60, 57, 54, 50, 45] {
+            let budget = problem.resident + spare / 64 * part + spare % 64;
+            let (bound, resident) = bounds::with_resident_set(problem, budget, order, SEEDING);
+            if bound.is_infeasible() {
+                break;
+            }
+            if let Some(node) = bound.node
+                && cuts.iter().all(|c| c.resident != resident || c.node != node)
+            {
+                cuts.push(Cut { node, resident });
+            }
+        }
+        cuts
+    }
+
+    fn no_bound(&self) -> Bound {
+        Bound { extra_time: 0, base_time: self.index.base_time, node: None, method: bounds::Method::Nothing }
+    }
+
+    fn planned(
+        &self,
+        candidate: &Candidate,
+        placed: Placed,
+        work: u64,
+        free: Bound,
+        fixed: Option<Bound>,
+    ) -> Planned {
+        let problem = self.index.problem;
         let base_time = self.index.base_time;
-        let nothing = placed.replay.time == base_time;
+        let extra = placed.replay.time - base_time;
+        let stop = match fixed.unwrap_or(free).extra_time {
+            _ if extra == 0 => StopReason::NothingToGain,
+            bound if extra <= bound => StopReason::BoundReached,
+            _ => StopReason::WorkLimit,
+        };
         Planned {
             live_peak: placed.replay.peak,
             arena: placed.arena(problem),
@@ -249,18 +309,21 @@ impl<'i, 'a> Session<'i, 'a> {
             base_time,
             keep_all: self.keep_all_summary,
             naive_peak: self.naive_peak,
-            bound: nothing.then_some(0),
+            bound: free.extra_time.min(extra),
+            keep_order_bound: self.options.keep_order.then(|| fixed.map_or(0, |f| f.extra_time)),
             strategy: candidate.strategy.into(),
-            stop: if nothing { StopReason::NothingToGain } else { StopReason::WorkLimit },
+            stop,
             work,
             schedule: placed.schedule,
             layout: placed.layout,
         }
     }
 
-    fn infeasible(&self, budget: Bytes, least: &Candidate) -> Infeasible {
+    fn infeasible(&self, budget: Bytes, least: &Candidate, free: Bound) -> Infeasible {
         let problem = self.index.problem;
-        let (bound, binding) = working_set_bound(self.index);
+        let (working_set, binding) = working_set_bound(self.index);
+        let bound = working_set.max(bounds::least_peak(problem)).min(least.score.peak);
+        let proved = budget < bound || free.is_infeasible();
         let placed = self.place(&least.sequence, least.score.peak, Limits::quick());
         let replay = &placed.replay;
         let step = replay.peak_step as u32;
@@ -274,7 +337,7 @@ impl<'i, 'a> Session<'i, 'a> {
         largest.truncate(5);
         let at_peak = placed.schedule.steps.get(replay.peak_step).map(|s| s.node);
         let name = |n: u32| problem.nodes[n as usize].name.clone();
-        let binding_node = if budget < bound { binding } else { at_peak };
+        let binding_node = if budget < working_set { binding } else { at_peak };
         Infeasible {
             budget,
             state_floor: problem.resident,
@@ -283,7 +346,7 @@ impl<'i, 'a> Session<'i, 'a> {
             lower_bound: bound,
             binding_node: binding_node.map_or_else(String::new, name),
             largest,
-            proved: budget < bound,
+            proved,
         }
     }
 }

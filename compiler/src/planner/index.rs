@@ -229,7 +229,8 @@ impl<'a> Index<'a> {
 
     /// Time of a typical execution, each weighted by its own time, as a fraction of the base time: the scale of a search's steps.
     pub(crate) fn typical_time(&self) -> f64 {
-        let squares: f64 = self.given.iter().map(|&n| (self.time[n as usize] as f64) * (self.time[n as usize] as f64)).sum();
+        let squares: f64 =
+            self.given.iter().map(|&n| (self.time[n as usize] as f64) * (self.time[n as usize] as f64)).sum();
         let base = self.base_time.max(1) as f64;
         squares / base / base
     }

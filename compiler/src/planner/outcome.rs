@@ -13,6 +13,8 @@ use super::schedule::Schedule;
 pub struct Options {
     /// The given order of first executions is fixed; only repetitions are chosen.
     pub keep_order: bool,
+    /// The budget bounds the live bytes; the arena may be higher. For comparison with planners that know no addresses.
+    pub live_bytes_only: bool,
     /// Seed of all random choices.
     pub seed: u64,
     /// Executed steps that the search may simulate per budget; none: in proportion to the size of the problem.
@@ -39,6 +41,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("keep_order", &self.keep_order)
+            .field("live_bytes_only", &self.live_bytes_only)
             .field("seed", &self.seed)
             .field("work", &self.work)
             .field("cuts", &self.cuts.len())
@@ -119,8 +122,10 @@ pub struct Planned {
     pub keep_all: KeepAll,
     /// Live peak in the given order, without overwrites.
     pub naive_peak: Bytes,
-    /// Proven least extra time of any schedule within the budget, in any order; none where no bound was computed.
-    pub bound: Option<Nanos>,
+    /// Proven least extra time of any schedule within the budget, in any order.
+    pub bound: Nanos,
+    /// Proven least extra time of a schedule that keeps the given order, where that was asked for.
+    pub keep_order_bound: Option<Nanos>,
     /// The strategy that the plan comes from.
     pub strategy: String,
     /// Why the search ended.

@@ -8,7 +8,10 @@ use super::outcome::{Options, PlanError};
 use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
 use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
-use super::strategies::{Context, Random, hindsight, keep_all, local_search, square_root, window_repair};
+use super::strategies::{
+    Context, Random, dtr_seeds, hindsight, keep_all, local_search, sequence_search, square_root,
+    window_repair,
+};
 
 /// Builds problems by hand.
 #[derive(Default)]
@@ -181,7 +184,9 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             all.extend(window_repair::run(&mut context));
             all.push(keep_all::run(&mut context));
             let start = all[all.len() - 1].clone();
+            all.extend(dtr_seeds::run(&mut context));
             all.push(local_search::improve(&mut context, &start, 0.3, 20_000, 1));
+            all.push(sequence_search::improve(&mut context, &start, 0.3, 20_000, 1));
             for candidate in all {
                 let schedule = assemble(&problem, &candidate.sequence, budget);
                 let name = candidate.strategy;
@@ -308,11 +313,10 @@ fn tiny_problems_against_the_exhaustive_optimum() {
                     assert!(plan.time >= optimum, "seed {seed}, budget {budget}: below the optimum");
                     solved += 1;
                     optimal += usize::from(plan.time == optimum);
-                    if plan.time>optimum {println!("XX seed {seed} budget {budget} keep {keep} floor {floor} opt {optimum} got {} base {}", plan.time, plan.base_time);}
                     gap = gap.max((plan.time - optimum) as f64 / optimum as f64);
                 }
                 (Some(_), Err(PlanError::Infeasible(refusal))) => {
-                    println!("XXmiss {seed} {budget} {floor} {keep}");assert!(!refusal.proved, "seed {seed}, budget {budget}: wrongly proved impossible");
+                    assert!(!refusal.proved, "seed {seed}, budget {budget}: wrongly proved impossible");
                     missed += 1;
                 }
                 (None, Ok(_)) => panic!("seed {seed}, budget {budget}: the search missed a plan"),

@@ -126,6 +126,19 @@ pub fn cut_resident_set(problem: &Problem, budget: Bytes, order: Order, effort: 
     })
 }
 
+/// A bound, and the values that are resident at its node by the best choice found there (see [`cut_resident_set`]).
+pub fn with_resident_set(
+    problem: &Problem,
+    budget: Bytes,
+    order: Order,
+    effort: Effort,
+) -> (Bound, Vec<bool>) {
+    let (bound, dropped) = bound(problem, budget, order, effort);
+    let facts = Facts::new(problem);
+    let kept = facts.root.iter().map(|root| dropped.binary_search(root).is_err()).collect();
+    (bound, kept)
+}
+
 /// How many of the best-ranked nodes get a relaxed bound at once; later ones only as far as the work goes.
 const CLOSE: usize = 4;
 /// How many of the best relaxed bounds are branched.

@@ -1,28 +1,15 @@
 //! Online traces, read with hindsight.
 //!
-//! An online run evicts when memory is short and makes again what is missing. Here it walks the order of first executions with a score
-//! for eviction: either the past alone (cost over size and staleness, the DTR rule), or the next use, which a plan knows. The trace is
-//! a candidate as it is, what the trace held without need being trimmed by exact lifetimes, and once more turned into decisions.
+//! An online run evicts when memory is short and makes again what is missing. Here it walks the order of first executions and evicts by
+//! the next use, which a plan knows and an online run does not. The trace is a candidate as it is, what it held without need being
+//! trimmed by exact lifetimes, and once more turned into decisions.
 
 use super::super::decode::{Genome, arrive};
 use super::super::index::{Index, NONE};
 use super::super::problem::{Bytes, Nanos};
 use super::{Candidate, Context, sequence_search};
 
-/// What to evict first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
-    /// Least cost of making again over bytes and time since the last access.
-    Stale,
-    /// Least cost of making again over bytes and time to the next use.
-    NextUse,
-    /// Least recently accessed.
-    Oldest,
-    /// Largest.
-    Largest,
-}
-
-/// One candidate per rule, order and share of the budget that the online run may use.
+/// Two candidates per order and share of the budget that the online run may use.
 pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     let mut out = Vec::new();
     let index = context.index;
@@ -32,16 +19,14 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     let orders: Vec<Vec<u32>> = context.orders.iter().take(2).cloned().collect();
     let spare = context.budget.saturating_sub(index.problem.resident);
     for order in &orders {
-        for rule in [Rule::NextUse, Rule::Stale, Rule::Oldest, Rule::Largest] {
-            for part in [16, 15, 14, 12] {
-                let budget = index.problem.resident + spare / 16 * part + spare % 16;
-                let Some(trace) = Online::new(index, order, rule, budget).run() else { continue };
-                context.evaluator.work += 4 * trace.len() as u64;
-                let trace = sequence_search::drop_unread(index, &trace, context.keep_order);
-                let genome = from_sequence(index, &trace);
-                out.extend(context.sequence("hindsight", trace));
-                out.extend(context.decode("hindsight, decoded", genome, index.base_time.saturating_mul(8)));
-            }
+        for part in [16, 15, 14, 13, 12] {
+            let budget = index.problem.resident + spare / 16 * part + spare % 16;
+            let Some(trace) = Online::new(index, order, budget).run() else { continue };
+            context.evaluator.work += 4 * trace.len() as u64;
+            let genome = from_sequence(index, &trace);
+            let trace = sequence_search::drop_unread(index, &trace, context.keep_order);
+            out.extend(context.sequence("hindsight", trace));
+            out.extend(context.decode("hindsight, decoded", genome, index.base_time.saturating_mul(8)));
         }
     }
     out
@@ -52,6 +37,7 @@ pub(crate) fn from_sequence(index: &Index<'_>, sequence: &[u32]) -> Genome {
     let mut first = vec![true; index.nodes()];
     let order: Vec<u32> =
         sequence.iter().copied().filter(|&n| std::mem::replace(&mut first[n as usize], false)).collect();
+    debug_assert!(index.is_order(&order), "first executions out of order");
     let mut genome = Genome::keep_all(index, order);
     // Per group: place at which its present instance was made, and place of the last use that was a first execution.
     let mut made = vec![0u32; index.groups()];
@@ -111,7 +97,6 @@ struct Online<'i, 'a> {
     index: &'i Index<'a>,
     order: &'i [u32],
     keep: Genome,
-    rule: Rule,
     budget: Bytes,
     available: Vec<bool>,
     /// Storage present, per group; bytes of all.
@@ -119,8 +104,6 @@ struct Online<'i, 'a> {
     pool: Vec<u32>,
     used: Bytes,
     locks: Vec<u32>,
-    access: Vec<Nanos>,
-    clock: Nanos,
     /// Start time of each place in a run without recomputation.
     begins: Vec<Nanos>,
     next_use: Vec<u32>,
@@ -129,7 +112,7 @@ struct Online<'i, 'a> {
 }
 
 impl<'i, 'a> Online<'i, 'a> {
-    fn new(index: &'i Index<'a>, order: &'i [u32], rule: Rule, budget: Bytes) -> Self {
+    fn new(index: &'i Index<'a>, order: &'i [u32], budget: Bytes) -> Self {
         let keep = Genome::keep_all(index, order.to_vec());
         let mut begins: Vec<Nanos> = vec![0];
         for &n in order {
@@ -140,15 +123,12 @@ impl<'i, 'a> Online<'i, 'a> {
             (0..index.groups()).filter(|&g| index.group_node[g] == NONE).map(|g| index.group_bytes[g]).sum();
         Self {
             keep,
-            rule,
             budget,
             available: index.producer.iter().map(|&p| p == NONE).collect(),
             present: vec![false; index.groups()],
             pool: Vec::new(),
             used: index.problem.resident + staged,
             locks: vec![0; index.groups()],
-            access: vec![0; index.groups()],
-            clock: 0,
             begins,
             next_use: (0..index.groups() as u32).map(|g| index.group_edges.range(g).start as u32).collect(),
             trace: Vec::new(),
@@ -199,7 +179,6 @@ impl<'i, 'a> Online<'i, 'a> {
     fn lock(&mut self, node: u32, by: i32) {
         for &group in self.index.input_groups.row(node) {
             self.locks[group as usize] = self.locks[group as usize].wrapping_add_signed(by);
-            self.access[group as usize] = self.clock;
         }
     }
 
@@ -268,12 +247,10 @@ impl<'i, 'a> Online<'i, 'a> {
             for &value in index.members.row(group) {
                 self.available[value as usize] = false;
             }
-            self.access[group as usize] = self.clock;
         }
         for &value in index.outputs.row(node) {
             self.available[value as usize] = true;
         }
-        self.clock += index.time[node as usize].max(1);
         self.trace.push(node);
     }
 
@@ -285,22 +262,13 @@ impl<'i, 'a> Online<'i, 'a> {
         scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|s| s.1)
     }
 
-    /// Lowest goes first.
+    /// Lowest goes first: the least cost of making again over bytes and time to the next use.
     fn score(&self, group: u32) -> f64 {
         let index = self.index;
-        let bytes = index.group_bytes[group as usize] as f64;
-        let stale = (self.clock - self.access[group as usize] + 1) as f64;
-        match self.rule {
-            Rule::Oldest => 1.0 / stale,
-            Rule::Largest => 1.0 / bytes,
-            Rule::Stale => self.cost(group) / (bytes * stale),
-            Rule::NextUse => {
-                let edge = self.keep.uses[self.next_use[group as usize] as usize];
-                let at = self.keep.place[index.edge_node[edge as usize] as usize] as usize;
-                let until = self.begins[at] - self.begins[self.place as usize];
-                self.cost(group) / (bytes * (until + 1) as f64)
-            }
-        }
+        let edge = self.keep.uses[self.next_use[group as usize] as usize];
+        let at = self.keep.place[index.edge_node[edge as usize] as usize] as usize;
+        let until = self.begins[at] - self.begins[self.place as usize];
+        self.cost(group) / (index.group_bytes[group as usize] as f64 * (until + 1) as f64)
     }
 
     /// Time to make the group again: its node and the missing ones above it, up to a few.

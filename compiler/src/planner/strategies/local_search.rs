@@ -16,7 +16,13 @@ const COOLING: f64 = 0.92;
 
 /// Improves a candidate with at most `work` executed steps. The answer is never worse than the start.
 /// `heat` is the temperature of the beginning, in times of a typical execution.
-pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, heat: f64, work: u64, salt: u64) -> Candidate {
+pub(crate) fn improve(
+    context: &mut Context<'_, '_>,
+    start: &Candidate,
+    heat: f64,
+    work: u64,
+    salt: u64,
+) -> Candidate {
     let mut search = Search::new(context, start, heat, salt);
     let begin = context.evaluator.work;
     let mut stage = 0;

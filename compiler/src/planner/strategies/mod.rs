@@ -4,6 +4,7 @@
 //! candidates carry the exact score of their sequence, and the driver takes the best.
 
 pub(crate) mod best_cut;
+pub(crate) mod dtr_seeds;
 pub(crate) mod hindsight;
 pub(crate) mod keep_all;
 pub(crate) mod local_search;

@@ -14,7 +14,13 @@ const COOLING: f64 = 0.9;
 
 /// Improves a candidate's sequence with about `work` executed steps. The answer is never worse than the start.
 /// `heat` is the temperature of the beginning, in times of a typical execution.
-pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, heat: f64, work: u64, salt: u64) -> Candidate {
+pub(crate) fn improve(
+    context: &mut Context<'_, '_>,
+    start: &Candidate,
+    heat: f64,
+    work: u64,
+    salt: u64,
+) -> Candidate {
     let mut search = Search::new(context, start, heat, salt);
     let begin = context.evaluator.work;
     let mut stage = 0;
@@ -204,7 +210,12 @@ impl Search {
     }
 
     /// Deletes a repeat of a proposal that has not been looked at.
-    fn delete_from(&mut self, index: &Index<'_>, mut sequence: Vec<u32>, keep_order: bool) -> Option<Vec<u32>> {
+    fn delete_from(
+        &mut self,
+        index: &Index<'_>,
+        mut sequence: Vec<u32>,
+        keep_order: bool,
+    ) -> Option<Vec<u32>> {
         for _ in 0..8 {
             let step = self.random.below(sequence.len());
             let node = sequence[step];
@@ -223,9 +234,12 @@ impl Search {
         }
         let (group, last) = self.hot[self.random.below(self.hot.len())];
         let members = index.members.row(group);
-        let reads = |step: usize| index.inputs.row(self.current[step]).iter().copied().find(|v| members.contains(v));
+        let reads =
+            |step: usize| index.inputs.row(self.current[step]).iter().copied().find(|v| members.contains(v));
         let peak = self.score.peak_step as usize;
-        let readers: Vec<usize> = (peak + 1..=(last as usize).min(self.current.len() - 1)).filter(|&s| reads(s).is_some()).collect();
+        let readers: Vec<usize> = (peak + 1..=(last as usize).min(self.current.len() - 1))
+            .filter(|&s| reads(s).is_some())
+            .collect();
         // Mostly before the first reader, sometimes before a later one.
         let at = if self.random.below(4) == 0 { self.random.below(readers.len().max(1)) } else { 0 };
         let at = *readers.get(at)?;
@@ -284,7 +298,11 @@ impl Search {
             _ => {
                 let reach = 1 + self.random.below(16);
                 let back = self.random.below(2) == 0;
-                if back { step.saturating_sub(reach).max(low) } else { (step + reach).min(self.current.len() - 1) }
+                if back {
+                    step.saturating_sub(reach).max(low)
+                } else {
+                    (step + reach).min(self.current.len() - 1)
+                }
             }
         };
         self.moved(step, to)
