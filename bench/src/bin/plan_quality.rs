@@ -43,7 +43,7 @@ fn main() -> Result<()> {
                 cells[0],
                 p.extra_fraction(),
                 p.extra_fraction() - best,
-                p.keep_order_bound.unwrap_or(p.bound) as f64 / p.base_time as f64,
+                p.keep_order_bound.or(p.bound).unwrap_or(0) as f64 / p.base_time as f64,
                 p.strategy,
                 p.stop.as_str(),
                 p.work,

@@ -309,7 +309,7 @@ impl<'i, 'a> Session<'i, 'a> {
             base_time,
             keep_all: self.keep_all_summary,
             naive_peak: self.naive_peak,
-            bound: free.extra_time.min(extra),
+            bound: Some(free.extra_time.min(extra)),
             keep_order_bound: self.options.keep_order.then(|| fixed.map_or(0, |f| f.extra_time)),
             strategy: candidate.strategy.into(),
             stop,

@@ -123,7 +123,7 @@ pub struct Planned {
     /// Live peak in the given order, without overwrites.
     pub naive_peak: Bytes,
     /// Proven least extra time of any schedule within the budget, in any order.
-    pub bound: Nanos,
+    pub bound: Option<Nanos>,
     /// Proven least extra time of a schedule that keeps the given order, where that was asked for.
     pub keep_order_bound: Option<Nanos>,
     /// The strategy that the plan comes from.
