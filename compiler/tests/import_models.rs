@@ -11,10 +11,25 @@ use std::{
 };
 
 /// Models that must import in all their files once sizes are bound.
-const MUST: &[&str] = &[];
+const MUST: &[&str] = &[
+    "mlp",
+    "smallcnn",
+    "vgg16",
+    "resnet18",
+    "resnet50",
+    "densenet121",
+    "unet",
+    "autoencoder",
+    "wav2vec",
+    "convnext_tiny",
+    "vit_b_16",
+    "bert",
+    "gpt2",
+];
 
 /// Generated models and how many tensors are trainable.
-const GENERATED: &[(&str, usize)] = &[("mlp_tiny.onnx", 6)];
+const GENERATED: &[(&str, usize)] =
+    &[("mlp_tiny.onnx", 6), ("resnet_tiny.onnx", 29), ("unet_tiny.onnx", 36), ("transformer_tiny.onnx", 28)];
 
 /// `Err` is the message; a panic fails the test.
 fn attempt(path: &Path, dims: Vec<(String, i64)>) -> Result<Imported, String> {

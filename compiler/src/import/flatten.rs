@@ -123,8 +123,10 @@ pub fn flatten<'m>(model: &'m Model, given: &HashSet<&str>) -> Result<Vec<FlatNo
     }
     let graph = &model.proto.graph;
     let mut value_names = Names::default();
-    value_names.taken.extend(given.iter().map(|s| (*s).to_owned()));
-    value_names.taken.extend(graph.node.iter().flat_map(|n| &n.output).cloned());
+    if !functions.is_empty() {
+        value_names.taken.extend(given.iter().map(|s| (*s).to_owned()));
+        value_names.taken.extend(graph.node.iter().flat_map(|n| &n.output).cloned());
+    }
     let mut e = Expander {
         source,
         functions,

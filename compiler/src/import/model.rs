@@ -78,6 +78,10 @@ pub struct Model {
     pub cuts: Vec<Cut>,
     /// Operator versions of the main graph.
     pub opsets: Opsets,
+    /// Bytes of the file.
+    pub file: u64,
+    /// Bytes of memory that the graph may take.
+    pub spare: u64,
     /// Things to tell the user.
     pub warnings: Vec<String>,
 }
@@ -106,7 +110,8 @@ pub fn load(source: ModelSource) -> Result<Model, ImportError> {
         let (from, to) = (OPSETS.start(), OPSETS.end());
         warnings.push(format!("opset {v} is {age} than what is fully supported ({from} to {to})"));
     }
-    Ok(Model { source, proto, cuts: skeleton.cuts, opsets, warnings })
+    let (file, spare) = (skeleton.file, wire::allowance(skeleton.file).saturating_sub(skeleton.estimate));
+    Ok(Model { source, proto, cuts: skeleton.cuts, opsets, file, spare, warnings })
 }
 
 /// Versions by domain. A domain that is imported twice has its newest version.

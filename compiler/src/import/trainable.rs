@@ -76,7 +76,7 @@ impl Uses {
 pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
     let mut maker: HashMap<&str, usize> = HashMap::new();
     let mut scores: BTreeSet<&str> = BTreeSet::new();
-    let mut reshaped: BTreeSet<&str> = BTreeSet::new();
+    let mut regrouped: BTreeSet<&str> = BTreeSet::new();
     for (i, n) in nodes.iter().enumerate() {
         maker.extend(n.outputs.iter().map(|o| (o.as_str(), i)));
     }
@@ -95,7 +95,7 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
             }
             continue;
         }
-        let around = Around { nodes, maker: &maker, scores: &scores, reshaped: &reshaped };
+        let around = Around { nodes, maker: &maker, scores: &scores, regrouped: &regrouped };
         for (i, name) in n.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
             all.entry(name).or_default().add(position(n, i, &around));
         }
@@ -106,8 +106,8 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
         if is(n, "Softmax") || (is(n, "Add") && n.outputs.iter().any(|o| scores.contains(o.as_str()))) {
             scores.extend(n.inputs.iter().map(String::as_str));
         }
-        if is(n, "Reshape") {
-            reshaped.extend(n.inputs.first().map(String::as_str));
+        if is(n, "Reshape") || is(n, "Mul") {
+            regrouped.extend(n.inputs.iter().map(String::as_str));
         }
     }
     all
@@ -123,8 +123,8 @@ struct Around<'a, 'n, 'm> {
     maker: &'n HashMap<&'a str, usize>,
     /// Names that become attention scores.
     scores: &'n BTreeSet<&'a str>,
-    /// Names that a Reshape reads.
-    reshaped: &'n BTreeSet<&'a str>,
+    /// Names that a Reshape or a Mul reads.
+    regrouped: &'n BTreeSet<&'a str>,
 }
 
 impl Around<'_, '_, '_> {
@@ -153,10 +153,11 @@ fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position
         ("Conv" | "ConvTranspose" | "DeformConv" | "Gemm", 1 | 2) | ("MatMul" | "Gemm", 0 | 1) => Strong,
         ("BatchNormalization", 1 | 2) => Strong,
         ("BatchNormalization", _) if i > 2 => Statistic,
-        // A GroupNormalization taken apart: its own scale and bias come after the second Reshape.
+        // A GroupNormalization taken apart: its own scale and bias follow, after a second Reshape if it
+        // changes anything.
         ("InstanceNormalization", 1 | 2)
             if around.maker(n, 0).is_some_and(|m| m.op_type == "Reshape")
-                && around.makes_any(n, around.reshaped) =>
+                && around.makes_any(n, around.regrouped) =>
         {
             Never
         }

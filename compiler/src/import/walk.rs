@@ -25,6 +25,9 @@ const MAX_CONSTANT: u64 = 64 << 10;
 /// Largest weight whose elements import rules may read, in bytes.
 const MAX_KNOWN: u64 = 1 << 10;
 
+/// Memory that a node or an initializer takes on its way into the graph, in bytes.
+const NODE_BYTES: u64 = 2 << 10;
+
 /// A tensor of the file that becomes a value when something reads it.
 struct Given {
     tensor: Result<Tensor, String>,
@@ -70,6 +73,13 @@ pub fn walk(model: &Model, options: &Options) -> Result<Imported, ImportError> {
     let bindings = inputs::bind(&inputs, &options.dims)
         .map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
     let nodes = flatten(model, &names)?;
+    let needed = NODE_BYTES.saturating_mul((nodes.len() + proto.initializer.len()) as u64);
+    if needed > model.spare {
+        let (n, file) = (nodes.len(), model.file);
+        return Err(fail(format!(
+            "refused: its {n} nodes would take more memory than a file of {file} bytes may"
+        )));
+    }
     names.extend(nodes.iter().flat_map(|n| &n.outputs).map(String::as_str));
     let mut outputs: HashSet<&str> = HashSet::new();
     for o in &proto.output {
@@ -114,8 +124,9 @@ pub fn walk(model: &Model, options: &Options) -> Result<Imported, ImportError> {
     }
     let unused = proto.initializer.iter().filter(|t| !w.values.contains_key(&t.name)).count();
     let symbols = inputs.symbols.iter().filter(|s| !bindings.contains_key(*s)).cloned().collect();
-    let Walk { mut weights, candidates, remarks, .. } = w;
-    let graph = without_unused_states(&graph);
+    let (mut weights, candidates, remarks) = w.finish();
+    drop(nodes);
+    let graph = without_unused_states(graph);
     graph::verify(&graph).map_err(|e| ImportError::file(&model.source, ImportErrorKind::Invariant(e)))?;
     let states: HashSet<&str> = graph.states.iter().map(|s| &*s.name).collect();
     weights.retain(|name| states.contains(name));
@@ -167,6 +178,11 @@ pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
 }
 
 impl<'m> Walk<'m, '_> {
+    /// What remains when all nodes are done; the rest is freed.
+    fn finish(self) -> (Weights, BTreeSet<Arc<str>>, Vec<Remark>) {
+        (self.weights, self.candidates, self.remarks)
+    }
+
     /// Inputs, initializers and constants; reserves all names of the model.
     fn declare(
         &mut self,
@@ -478,8 +494,9 @@ impl<'m> Walk<'m, '_> {
 }
 
 /// The graph without what nothing needs, weights included.
-fn without_unused_states(graph: &Graph) -> Graph {
+fn without_unused_states(graph: Graph) -> Graph {
     let mut g = graph.pruned();
+    drop(graph);
     let users = g.users();
     let mut kept = Vec::new();
     for s in std::mem::take(&mut g.states) {

@@ -96,6 +96,10 @@ pub struct Skeleton {
     pub bytes: Vec<u8>,
     /// What was left out, by the number in `segment.begin` less one.
     pub cuts: Vec<Cut>,
+    /// Bytes of the file.
+    pub file: u64,
+    /// Bytes that the parsed skeleton and these lists take, at most.
+    pub estimate: u64,
 }
 
 /// The messages that are descended into.
@@ -201,7 +205,12 @@ fn parsed_size(kind: Kind) -> u64 {
     size as u64
 }
 
-/// Bytes that the parsed form of a file may take; the rest of an import's allowance (3 times the file and 64 MiB) is for the graph.
+/// Bytes that importing a file may take.
+pub fn allowance(file: u64) -> u64 {
+    file.saturating_mul(3).saturating_add(64 << 20)
+}
+
+/// Bytes that the parsed form of a file may take; the rest of [`allowance`] is for the graph.
 fn parse_limit(file: u64) -> u64 {
     file.saturating_mul(2).saturating_add(40 << 20)
 }
@@ -419,7 +428,7 @@ impl<R: Read + Seek> Scanner<R> {
             pos = e.at + e.remove;
         }
         copy(&mut self.input, &mut bytes, self.file - pos)?;
-        Ok(Skeleton { bytes, cuts: self.cuts })
+        Ok(Skeleton { bytes, cuts: self.cuts, file: self.file, estimate: self.estimate })
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), WireError> {
