@@ -205,18 +205,17 @@ pub(super) fn window_flops(s: &Signature<'_>, y: Option<&TensorType>) -> u64 {
 
 /// A kernel position as it is stored; the largest value stands for none.
 trait Position: Element {
-    const NONE: Self;
-    fn of(t: usize) -> Self;
+    /// From a tap, or -1.
+    fn of(t: i32) -> Self;
     fn get(self) -> usize;
 }
 
 macro_rules! position {
     ($($t:ty),*) => {$(
         impl Position for $t {
-            const NONE: Self = <$t>::MAX;
             #[inline(always)]
-            fn of(t: usize) -> Self {
-                t as $t
+            fn of(t: i32) -> Self {
+                if t < 0 { <$t>::MAX } else { t as $t }
             }
             #[inline(always)]
             fn get(self) -> usize {
@@ -239,7 +238,6 @@ impl<T: Element, P: Position> Piece for Maxima<'_, T, P> {
     fn run(&self, range: Range<usize>) {
         let s = self.slide;
         let [large, small] = s.planes();
-        let lowest = lowest::<T>();
         for plane in range {
             let x = &self.x[plane * large..][..large];
             // SAFETY: planes are disjoint and inside the outputs.
@@ -247,38 +245,65 @@ impl<T: Element, P: Position> Piece for Maxima<'_, T, P> {
                 let at = plane * small..(plane + 1) * small;
                 (self.y.slice(at.clone()), self.positions.slice(at))
             };
-            y.fill(lowest);
-            p.fill(P::NONE);
             for (d, h) in s.rows() {
-                for t in 0..s.taps() {
-                    let Some(m) = s.meet(t, d, h) else { continue };
-                    let (y, p, x) =
-                        (&mut y[m.small..][..m.count], &mut p[m.small..][..m.count], &x[m.large..]);
-                    match s.stride[2] {
-                        1 => take(y, p, x, 1, P::of(t)),
-                        2 => take(y, p, x, 2, P::of(t)),
-                        step => take(y, p, x, step, P::of(t)),
-                    }
+                let row = (d * s.small[1] + h) * s.small[2];
+                for first in (0..s.small[2]).step_by(BLOCK) {
+                    let n = BLOCK.min(s.small[2] - first);
+                    let at = row + first..row + first + n;
+                    self.block(x, (d, h), row + first, (&mut y[at.clone()], &mut p[at]));
                 }
             }
         }
     }
 }
 
-/// Takes elements that are larger, NaN, or the first.
-#[inline(always)]
-fn take<T: Element, P: Position>(y: &mut [T], p: &mut [P], x: &[T], step: usize, t: P) {
-    let x = &x[..(y.len() - 1) * step + 1];
-    for (i, (y, p)) in y.iter_mut().zip(p).enumerate() {
-        let v = x[i * step];
-        #[allow(clippy::eq_op)]
-        let wins = (v > *y) | (v != v) | (*p == P::NONE);
-        *y = if wins { v } else { *y };
-        *p = if wins { t } else { *p };
+/// Columns that are worked on at once, with positions as wide as elements, so that vectors of both have equally many lanes.
+const BLOCK: usize = 64;
+
+impl<T: Element, P: Position> Maxima<'_, T, P> {
+    /// The columns of row (d, h) that start at `start` of the plane.
+    #[inline(always)]
+    fn block(&self, x: &[T], (d, h): (usize, usize), start: usize, (y, p): (&mut [T], &mut [P])) {
+        let s = self.slide;
+        let n = y.len();
+        let (mut best, mut taken, mut read) =
+            ([lowest::<T>(); BLOCK], [-1i32; BLOCK], [lowest::<T>(); BLOCK]);
+        for t in 0..s.taps() {
+            let Some(m) = s.meet(t, d, h) else { continue };
+            let from = m.small.max(start);
+            let end = (m.small + m.count).min(start + n);
+            if end <= from {
+                continue;
+            }
+            let x = &x[m.large + (from - m.small) * s.stride[2]..];
+            let len = end - from;
+            let (best, taken) = (&mut best[from - start..][..len], &mut taken[from - start..][..len]);
+            let x = match s.stride[2] {
+                1 => &x[..len],
+                2 => {
+                    let x = &x[..2 * len - 1];
+                    (0..len).for_each(|i| read[i] = x[2 * i]);
+                    &read[..len]
+                }
+                step => {
+                    (0..len).for_each(|i| read[i] = x[step * i]);
+                    &read[..len]
+                }
+            };
+            for ((best, taken), v) in best.iter_mut().zip(taken).zip(x) {
+                #[allow(clippy::eq_op)]
+                let wins = (*v > *best) | (*v != *v) | (*taken < 0);
+                *best = if wins { *v } else { *best };
+                *taken = if wins { t as i32 } else { *taken };
+            }
+        }
+        y.copy_from_slice(&best[..n]);
+        p.iter_mut().zip(&taken).for_each(|(p, t)| *p = P::of(*t));
     }
 }
 
 /// What is below every element.
+#[inline(always)]
 fn lowest<T: Element>() -> T {
     if T::DTYPE.is_float() { T::from_f64(f64::NEG_INFINITY) } else { T::from_f64(i64::MIN as f64) }
 }

@@ -170,8 +170,8 @@ impl Correlate {
             phases,
             packed,
             panels,
-            // Copies are rounded up to whole vectors: one panel row of room behind the last.
-            scratch: (panels * depth * width + width).next_multiple_of(width),
+            // Copies are rounded up to whole vectors: one row of room behind each panel.
+            scratch: panels * (depth + 1) * width,
             slots: tasks.clamp(1, SLOTS),
             width,
             transposed,
@@ -196,6 +196,12 @@ impl Correlate {
     ) {
         let (packed, scratch) = workspace.split_at_mut(self.packed.next_multiple_of(self.width));
         self.pack_weights(w, packed);
+        if self.phases.iter().any(|p| p.taps.is_empty()) {
+            // Points that no tap reaches hold the bias alone.
+            par::rows(y, self.out_plane, |plane, y| {
+                y.fill(bias.map_or(T::ZERO, |b| b[plane % (self.groups * self.rows)]));
+            });
+        }
         let tasks: Vec<usize> = self.phases.iter().map(|p| self.tasks(p)).collect();
         let total: usize = tasks.iter().sum();
         let (y, scratch) = (Shared(y.as_mut_ptr()), Shared(scratch.as_mut_ptr()));
@@ -245,6 +251,9 @@ impl Correlate {
     }
 
     fn tasks(&self, p: &Phase) -> usize {
+        if p.taps.is_empty() {
+            return 0;
+        }
         self.groups * self.points(p).div_ceil(self.width).div_ceil(self.panels)
     }
 
@@ -340,25 +349,17 @@ impl<T: Product> WithSimd for Task<'_, T> {
         let width = width::<T>();
         let points = c.points(phase);
         let depth = c.channels * phase.taps.len();
+        let room = (depth + 1) * width;
         let last = (first + c.panels).min(points.div_ceil(width));
         layout.runs.clear();
         layout.starts.clear();
+        layout.entries.clear();
         for (i, panel) in (first..last).enumerate() {
             layout.place(c, phase, panel * width, width.min(points - panel * width));
-            layout.plan_gather(c, phase, width);
-            let room = depth * width;
-            // SAFETY: the scratch has `panels` panels and one row of room.
-            unsafe {
-                gather(
-                    c,
-                    &layout.entries,
-                    group,
-                    x,
-                    scratch[i * room..].as_mut_ptr(),
-                    phase.taps.len() * width,
-                )
-            };
+            layout.plan_gather(c, phase, width, i * room);
         }
+        // SAFETY: the scratch has `panels` panels, each with one row of room.
+        unsafe { gather(c, &layout.entries, group, x, scratch.as_mut_ptr(), phase.taps.len() * width) };
         layout.starts.push(layout.runs.len());
         let mut row = 0;
         while row < c.rows {
@@ -371,7 +372,7 @@ impl<T: Product> WithSimd for Task<'_, T> {
             }
             let plane = (group * c.rows + row) * c.out_plane + phase.origin;
             for i in 0..last - first {
-                let panel = scratch[i * depth * width..].as_ptr();
+                let panel = scratch[i * room..].as_ptr();
                 let runs = &layout.runs[layout.starts[i]..layout.starts[i + 1]];
                 let whole = c.dense && used == r && runs[0].len == width;
                 let mut tile = [T::ZERO; ROWS * 32];
@@ -433,14 +434,13 @@ impl Layout {
         }
     }
 
-    /// For one channel: what each tap's row of the panel is copied from.
-    fn plan_gather(&mut self, c: &Correlate, phase: &Phase, width: usize) {
-        self.entries.clear();
+    /// For one channel: what each tap's row of the panel at `base` of the scratch is copied from.
+    fn plan_gather(&mut self, c: &Correlate, phase: &Phase, width: usize, base: usize) {
         let [d, h, w] = c.input;
         let image_size = c.groups * c.channels * d * h * w;
         let step = c.step.map(|s| s as isize);
         for (t, tap) in phase.taps.iter().enumerate() {
-            let to = t * width;
+            let to = base + t * width;
             let zeros = |to: usize, n: usize, entries: &mut Vec<Entry>| {
                 if n > 0 {
                     entries.push(Entry { to, from: ZERO, len: n });
@@ -474,12 +474,12 @@ impl Layout {
     }
 }
 
-/// Fills one panel: for each channel the entries. Copies are rounded up to 64 bytes where the input goes on; entries are in order, so
-/// that what is written too much is overwritten by the next.
+/// Fills the panels of a task: for each channel the entries of all. Copies are rounded up to 64 bytes where the input goes on and what is
+/// written too much is overwritten by the next entry, or falls into the room behind the panel.
 ///
 /// # Safety
 ///
-/// Entries read inside `x` and write inside the panel, which has 128 bytes of room behind it.
+/// Entries read inside `x` and write inside their panels, which have 128 bytes of room behind them.
 #[inline(always)]
 unsafe fn gather<T: Product>(
     c: &Correlate,

@@ -3,8 +3,11 @@
 //! The `gemm` crate multiplies on one thread; C is cut into tiles by its shape alone and the tiles run in parallel. The crate's own
 //! parallel mode would pick its blocking by the thread count.
 
+use super::panel::{transpose_16, wide};
 use crate::cpu::{Float, par::Shared};
+use graph::DType;
 use rayon::prelude::*;
+use std::cell::RefCell;
 
 /// A matrix in memory: element (i, j) lies at `ptr + i·rs + j·cs`, in elements.
 pub struct Mat<T> {
@@ -52,6 +55,14 @@ impl<T> Mat<T> {
     }
 }
 
+/// Rows and columns of the buffer into which B is transposed, if its columns lie in order.
+const TURN: usize = 256;
+
+thread_local! {
+    /// Part of a transposed B; a fixed size, as the packing buffers of the `gemm` crate.
+    static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
 /// C = alpha·A·B + beta·C on the calling thread; A is m×k, B k×n. With `beta` 0, C is not read.
 ///
 /// # Safety
@@ -59,6 +70,67 @@ impl<T> Mat<T> {
 /// All elements of the three matrices are valid; nobody else touches C, nobody writes to A or B, and C overlaps neither.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn multiply<T: Float>([m, n, k]: [usize; 3], alpha: T, a: Mat<T>, b: Mat<T>, beta: T, c: Mat<T>) {
+    let turn =
+        T::DTYPE == DType::F32 && wide() && b.rs == 1 && b.cs > 1 && c.cs == 1 && m > 1 && n >= 16 && k >= 16;
+    if !turn {
+        // SAFETY: by this function's contract.
+        unsafe { multiply_plain([m, n, k], alpha, a, b, beta, c) };
+        return;
+    }
+    // The crate packs columns element by element; transposing them first is much faster.
+    TURNED.with_borrow_mut(|buffer| {
+        buffer.resize(TURN * TURN, 0.0);
+        for col in (0..n).step_by(TURN) {
+            let w = TURN.min(n - col);
+            for depth in (0..k).step_by(TURN) {
+                let h = TURN.min(k - depth);
+                let from = b.at(depth, col);
+                let beta = if depth == 0 { beta } else { T::ONE };
+                // SAFETY: blocks of the operands; the buffer has room for `TURN` rows of `TURN` elements of 4 bytes.
+                unsafe {
+                    turn_block(from.ptr.cast(), b.cs as usize, buffer.as_mut_ptr(), h, w);
+                    let turned = Mat::rows(buffer.as_mut_ptr().cast::<T>(), TURN);
+                    multiply_plain([m, w, h], alpha, a.at(0, depth), turned, beta, c.at(0, col));
+                }
+            }
+        }
+    });
+}
+
+/// `out[i][j] = from[j][i]` for i < h, j < w, with rows of `out` [`TURN`] apart.
+///
+/// # Safety
+///
+/// Both blocks are valid; [`wide`] holds.
+unsafe fn turn_block(from: *const f32, ld: usize, out: *mut f32, h: usize, w: usize) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        for j in (0..w).step_by(16) {
+            let mut i = 0;
+            while j + 16 <= w && i + 16 <= h {
+                transpose_16(from.add(j * ld + i), ld, out.add(i * TURN + j), TURN);
+                i += 16;
+            }
+            for i in i..h {
+                (j..w.min(j + 16)).for_each(|j| *out.add(i * TURN + j) = *from.add(j * ld + i));
+            }
+        }
+    }
+}
+
+/// As [`multiply`], with the `gemm` crate.
+///
+/// # Safety
+///
+/// As there.
+unsafe fn multiply_plain<T: Float>(
+    [m, n, k]: [usize; 3],
+    alpha: T,
+    a: Mat<T>,
+    b: Mat<T>,
+    beta: T,
+    c: Mat<T>,
+) {
     // SAFETY: by this function's contract; `gemm` names C's columns first and swaps the roles of alpha and beta.
     unsafe {
         gemm::gemm(
@@ -88,7 +160,7 @@ pub unsafe fn multiply<T: Float>([m, n, k]: [usize; 3], alpha: T, a: Mat<T>, b: 
 /// Multiply-adds that pay for a task of their own.
 const TASK: usize = 1 << 21;
 /// Tiles are multiples of this in both directions, so that few fall on partial registers.
-const STEP: usize = 48;
+const STEP: usize = 64;
 /// Most tiles of one product.
 const MOST_TILES: usize = 16;
 
@@ -210,6 +282,26 @@ mod tests {
                         let want = 2.0 * sum + 0.5 * e(mat(&old, m, n, tc), i, j);
                         assert!((e(mc, i, j) - want).abs() < 1e-12, "{m}x{n}x{k} at {i},{j}");
                     }
+                }
+            }
+        }
+    }
+
+    /// Transposed operands of single precision go through a buffer of their own.
+    #[test]
+    fn columns_are_turned() {
+        for [m, n, k] in [[2, 16, 16], [5, 300, 270], [33, 47, 530]] {
+            let a: Vec<f32> = (0..m * k).map(|i| (i * 7 % 13) as f32 - 6.0).collect();
+            let b: Vec<f32> = (0..n * k).map(|i| (i * 5 % 11) as f32 - 5.0).collect();
+            let mut c = vec![1.0f32; m * n];
+            let mats =
+                (Mat::new(a.as_ptr(), k, false), Mat::new(b.as_ptr(), k, true), Mat::rows(c.as_mut_ptr(), n));
+            // SAFETY: the vectors hold the matrices.
+            unsafe { multiply_par([m, n, k], 1.0, mats.0, mats.1, 2.0, mats.2) };
+            for i in 0..m {
+                for j in 0..n {
+                    let sum: f32 = (0..k).map(|p| a[i * k + p] * b[j * k + p]).sum();
+                    assert_eq!(c[i * n + j], sum + 2.0, "{m}x{n}x{k} at {i},{j}");
                 }
             }
         }

@@ -3,9 +3,8 @@
 use super::{
     conv::{weights_type, work},
     depthwise::Depthwise,
-    gemm::{Mat, multiply},
     matmul::same_dim,
-    panel::Product,
+    panel::{Product, REACH, ROWS, block, transpose, width},
     window::{Slide, Window, spatial, three},
 };
 use crate::{
@@ -17,6 +16,7 @@ use crate::{
     },
 };
 use graph::{Attrs, TensorType};
+use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -103,16 +103,20 @@ fn arguments(s: &Signature<'_>) -> Result<(Window, i64), OpError> {
     Ok((Window::new(s.attrs, s.attrs.ints("kernel")?)?, group))
 }
 
-/// Most tasks at once.
-const SLOTS: usize = 8;
-/// Points of one product.
-const POINTS: usize = 512;
-/// Elements of gathered rows a task holds.
-const SCRATCH: usize = 1 << 16;
+/// Fewest and most tasks at once; between them as many as [`SCRATCH`] allows.
+const SLOTS: (usize, usize) = (4, 8);
+/// Elements of scratch that all slots together aim at.
+const SCRATCH: usize = 1 << 20;
+/// Elements of a block of sums.
+const SUMS: usize = 1 << 17;
+/// Most columns of a block.
+const COLUMNS: usize = 384;
 /// Most elements of partial sums.
 const PARTIAL: usize = 1 << 19;
 
-/// A weight gradient as products: for each group and block of columns (channel, tap), over all images and points.
+/// A weight gradient as products: for each group and block of columns (channel, tap), over the points of all images in chunks of
+/// [`REACH`]. The sums are kept transposed, [columns, features], so that features lie in vectors: a chunk of dy is transposed once and
+/// used by all columns, whose rows are gathered as they lie.
 struct Weights {
     images: usize,
     groups: usize,
@@ -125,12 +129,12 @@ struct Weights {
     stride: [usize; 3],
     dilation: [usize; 3],
     begin: [usize; 3],
-    /// Columns of a block, points of a chunk.
+    /// Columns of a block.
     columns: usize,
-    points: usize,
-    /// Parts into which the chunks of all images are cut; each part but the first has a buffer of partial sums.
+    /// Parts into which the chunks are cut; each part but the first has a buffer of partial sums.
     parts: usize,
     slots: usize,
+    width: usize,
 }
 
 enum Plan {
@@ -152,13 +156,17 @@ fn plan(s: &Signature<'_>) -> Result<Plan, OpError> {
     let sizes = [group, features, channels, kernel[0], kernel[1], kernel[2], 64];
     let all = sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).filter(|n| *n <= isize::MAX as usize);
     let all = all.ok_or_else(|| OpError::invalid("the weights are too large"))? / 64;
+    let width = 128 / s.input(0)?.dtype.size() as usize;
     let depth = channels * kernel.iter().product::<usize>();
-    let points = small.iter().product::<usize>().clamp(1, POINTS);
-    let columns = (SCRATCH / points).clamp(16, 4096).min(depth.max(1));
-    let chunks = x[0] * small.iter().product::<usize>().div_ceil(points);
-    let blocks = group * depth.div_ceil(columns.max(1));
+    let wide = features.next_multiple_of(width).max(width);
+    let columns = (SUMS / wide).clamp(48, COLUMNS) / ROWS * ROWS;
+    let columns = columns.min(depth.max(1));
+    let chunks = (x[0] * small.iter().product::<usize>()).div_ceil(REACH);
+    let blocks = group * depth.div_ceil(columns);
     // Few blocks of few weights: the points are cut as well, each part with sums of its own.
-    let parts = (SLOTS / blocks.max(1)).min(chunks).min(PARTIAL / all.max(1) + 1).max(1);
+    let parts = SLOTS.1.div_ceil(blocks.max(1)).min(chunks).min(PARTIAL / all.max(1) + 1).max(1);
+    let scratch = columns.next_multiple_of(4) * (REACH + wide) + REACH * wide;
+    let slots = (SCRATCH / scratch).clamp(SLOTS.0, SLOTS.1).min(blocks * parts).max(1);
     Ok(Plan::General(Weights {
         images: x[0],
         groups: group,
@@ -171,9 +179,9 @@ fn plan(s: &Signature<'_>) -> Result<Plan, OpError> {
         dilation: size(&window.dilations, 1),
         begin: size(&window.begin, 0),
         columns,
-        points,
         parts,
-        slots: (blocks * parts).clamp(1, SLOTS),
+        slots,
+        width,
     }))
 }
 
@@ -204,13 +212,13 @@ impl Weights {
         self.groups * self.features * self.depth()
     }
 
-    /// Whether the rows of x are the columns of the product as they lie.
-    fn pointwise(&self) -> bool {
-        self.kernel == [1; 3] && self.stride == [1; 3] && self.begin == [0; 3] && self.large == self.small
+    /// Features as they are stored in sums.
+    fn wide(&self) -> usize {
+        self.features.next_multiple_of(self.width)
     }
 
     fn slot_scratch(&self) -> usize {
-        if self.pointwise() { 0 } else { self.columns * self.points }
+        self.columns.next_multiple_of(4) * (REACH + self.wide()) + REACH * self.wide()
     }
 
     fn workspace(&self) -> usize {
@@ -242,7 +250,17 @@ impl Weights {
                 }
                 let (part, t) = (t % self.parts, t / self.parts);
                 let out = if part == 0 { *first } else { Shared(rest.0.wrapping_add((part - 1) * all)) };
-                self.block(x, dy, out, gathered, (t / blocks, t % blocks * self.columns, part));
+                let block = Block {
+                    of: self,
+                    x,
+                    dy,
+                    out,
+                    scratch: gathered,
+                    group: t / blocks,
+                    column: t % blocks * self.columns,
+                    part,
+                };
+                pulp::Arch::new().dispatch(block);
             }
         };
         if self.slots == 1 {
@@ -263,82 +281,140 @@ impl Weights {
         }
     }
 
-    /// One part of the sums of one block of columns, images and chunks of points in order.
-    fn block<T: Product>(
-        &self,
-        x: &[T],
-        dy: &[T],
-        out: Shared<T>,
-        gathered: &mut [T],
-        (group, column, part): (usize, usize, usize),
-    ) {
-        let (depth, taps) = (self.depth(), self.taps());
-        let (large, small): (usize, usize) = (self.large.iter().product(), self.small.iter().product());
-        let columns = self.columns.min(depth - column);
-        let per_image = small.div_ceil(self.points);
-        let chunks = self.images * per_image;
-        let range = part * chunks / self.parts..(part + 1) * chunks / self.parts;
-        let c = Mat::rows(out.0, depth).at(group * self.features, column);
-        for (i, chunk) in range.enumerate() {
-            let (image, p) = (chunk / per_image, chunk % per_image * self.points);
-            let n = self.points.min(small - p);
-            let plane = image * self.groups + group;
-            let x = &x[plane * self.channels * large..][..self.channels * large];
-            let a = Mat::rows(dy[plane * self.features * small + p..].as_ptr().cast_mut(), small);
-            let b = if self.pointwise() {
-                Mat::cols(x[column * large + p..].as_ptr().cast_mut(), large)
-            } else {
-                pulp::Arch::new().dispatch(|| {
-                    for (j, row) in gathered.chunks_exact_mut(self.points).take(columns).enumerate() {
-                        let (channel, tap) = ((column + j) / taps, (column + j) % taps);
-                        self.gather(&x[channel * large..][..large], tap, p, &mut row[..n]);
-                    }
-                });
-                Mat::cols(gathered.as_mut_ptr(), self.points)
-            };
-            let beta = if i == 0 { T::ZERO } else { T::ONE };
-            // SAFETY: A are rows of dy, B gathered or rows of x, C this task's columns of the weights.
-            unsafe { multiply([self.features, columns, n], T::ONE, a, b, beta, c) };
-        }
-    }
-
-    /// What `tap` reads of one channel at the output points from `p` on.
-    #[inline(always)]
-    fn gather<T: Product>(&self, x: &[T], tap: usize, p: usize, out: &mut [T]) {
+    /// What `tap` reads of a channel at the `n` output points from `p` on.
+    fn plan(&self, tap: usize, p: usize, n: usize, runs: &mut Vec<Run>) {
         let [_, kh, kw] = self.kernel;
         let [_, sh, sw] = self.small;
         let k = [tap / (kh * kw), tap / kw % kh, tap % kw];
+        runs.clear();
         let mut done = 0;
-        while done < out.len() {
+        while done < n {
             let q = p + done;
             let (d, h, w) = (q / (sh * sw), q / sw % sh, q % sw);
-            let n = (sw - w).min(out.len() - done);
-            let out = &mut out[done..][..n];
-            done += n;
+            let len = (sw - w).min(n - done);
             let at = |a: usize, i: usize| {
-                (i * self.stride[a] + k[a] * self.dilation[a]).checked_sub(self.begin[a])
+                (i * self.stride[a] + k[a] * self.dilation[a]).wrapping_sub(self.begin[a])
             };
-            let (z, y) = (at(0, d).filter(|z| *z < self.large[0]), at(1, h).filter(|y| *y < self.large[1]));
-            let (Some(z), Some(y)) = (z, y) else {
-                out.fill(T::ZERO);
-                continue;
-            };
-            let row = &x[(z * self.large[1] + y) * self.large[2]..][..self.large[2]];
+            let (z, y) = (at(0, d), at(1, h));
             // Columns lo..hi read inside the row; column w reads w·s + shift - begin.
             let (s, shift) = (self.stride[2], k[2] * self.dilation[2]);
-            let lo = self.begin[2].saturating_sub(shift).div_ceil(s).clamp(w, w + n);
-            let hi = (self.large[2] + self.begin[2]).saturating_sub(shift).div_ceil(s).clamp(lo, w + n);
-            out[..lo - w].fill(T::ZERO);
-            out[hi - w..].fill(T::ZERO);
-            if hi > lo {
-                let from = &row[lo * s + shift - self.begin[2]..];
-                let to = &mut out[lo - w..hi - w];
-                match s {
-                    1 => to.copy_from_slice(&from[..hi - lo]),
-                    2 => to.iter_mut().zip(from.iter().step_by(2)).for_each(|(t, f)| *t = *f),
-                    _ => to.iter_mut().zip(from.iter().step_by(s)).for_each(|(t, f)| *t = *f),
-                }
+            let (mut lo, mut hi) = (w + len, w + len);
+            if z < self.large[0] && y < self.large[1] {
+                lo = self.begin[2].saturating_sub(shift).div_ceil(s).clamp(w, w + len);
+                hi = (self.large[2] + self.begin[2]).saturating_sub(shift).div_ceil(s).clamp(lo, w + len);
             }
+            let from = if hi > lo {
+                (z * self.large[1] + y) * self.large[2] + lo * s + shift - self.begin[2]
+            } else {
+                0
+            };
+            runs.push(Run { zeros: lo - w, len: hi - lo, from, after: w + len - hi });
+            done += len;
+        }
+    }
+}
+
+/// Consecutive points: zeros, elements of the channel from `from` on, zeros.
+struct Run {
+    zeros: usize,
+    len: usize,
+    from: usize,
+    after: usize,
+}
+
+/// One row: the points of `runs` in one channel.
+#[inline(always)]
+fn gather<T: Product>(runs: &[Run], x: &[T], step: usize, mut out: &mut [T]) {
+    for run in runs {
+        let (now, later) = out.split_at_mut(run.zeros + run.len + run.after);
+        out = later;
+        let (zeros, now) = now.split_at_mut(run.zeros);
+        let (now, after) = now.split_at_mut(run.len);
+        zeros.iter_mut().for_each(|v| *v = T::ZERO);
+        after.iter_mut().for_each(|v| *v = T::ZERO);
+        let from = &x[run.from..];
+        match step {
+            1 => now.iter_mut().zip(from).for_each(|(t, f)| *t = *f),
+            2 => now.iter_mut().zip(from.iter().step_by(2)).for_each(|(t, f)| *t = *f),
+            _ => now.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
+        }
+    }
+}
+
+/// One part of the sums of one block of columns.
+struct Block<'a, T> {
+    of: &'a Weights,
+    x: &'a [T],
+    dy: &'a [T],
+    out: Shared<T>,
+    scratch: &'a mut [T],
+    group: usize,
+    column: usize,
+    part: usize,
+}
+
+impl<T: Product> WithSimd for Block<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Block { of: w, x, dy, out, scratch, group, column, part } = self;
+        let (depth, taps, wide, width) = (w.depth(), w.taps(), w.wide(), width::<T>());
+        let (large, small): (usize, usize) = (w.large.iter().product(), w.small.iter().product());
+        let columns = w.columns.min(depth - column);
+        let stored = columns.next_multiple_of(4);
+        let (rows, rest) = scratch.split_at_mut(stored * REACH);
+        let (sums, panels) = rest.split_at_mut(stored * wide);
+        let mut runs = Vec::new();
+        sums.fill(T::ZERO);
+        rows[columns * REACH..].fill(T::ZERO);
+        let points = w.images * small;
+        let chunks = points.div_ceil(REACH);
+        for chunk in part * chunks / w.parts..(part + 1) * chunks / w.parts {
+            let first = chunk * REACH;
+            let n = REACH.min(points - first);
+            // The chunk image by image.
+            let mut done = 0;
+            while done < n {
+                let (image, p) = ((first + done) / small, (first + done) % small);
+                let len = (small - p).min(n - done);
+                let plane = image * w.groups + group;
+                for f in (0..w.features).step_by(width) {
+                    let dy = dy[(plane * w.features + f) * small + p..].as_ptr();
+                    let panel = panels[f * REACH + done * width..].as_mut_ptr();
+                    // SAFETY: `len` points of rows of dy; the panel has `REACH` rows.
+                    unsafe { transpose(width.min(w.features - f), len, dy, small, panel) };
+                }
+                let x = &x[plane * w.channels * large..][..w.channels * large];
+                // Columns of one tap read each channel in the same way.
+                for tap in 0..taps {
+                    let start = (tap + taps - column % taps) % taps;
+                    if start < columns {
+                        w.plan(tap, p, len, &mut runs);
+                        for j in (start..columns).step_by(taps) {
+                            let x = &x[(column + j) / taps * large..][..large];
+                            gather(&runs, x, w.stride[2], &mut rows[j * REACH + done..][..len]);
+                        }
+                    }
+                }
+                done += len;
+            }
+            let mut j = 0;
+            while j < columns {
+                let r = block(j, columns);
+                for f in (0..wide).step_by(width) {
+                    let (row, panel) = (rows[j * REACH..].as_ptr(), panels[f * REACH..].as_ptr());
+                    // SAFETY: `r` stored rows and `n` rows of the panel are filled; the sums have `wide` features a row.
+                    unsafe { T::add_rows(simd, r, n, row, panel, sums[j * wide + f..].as_mut_ptr(), wide) };
+                }
+                j += ROWS;
+            }
+        }
+        for f in 0..w.features {
+            let at = (group * w.features + f) * depth + column;
+            // SAFETY: this task's columns of the weights or of a partial sum.
+            let out = unsafe { out.slice(at..at + columns) };
+            out.iter_mut().enumerate().for_each(|(j, o)| *o = sums[j * wide + f]);
         }
     }
 }

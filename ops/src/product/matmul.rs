@@ -21,7 +21,7 @@ impl OpDef for MatMul {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["MatMul" => import]
+        rules!["MatMul" => import, "Einsum" => super::einsum::import]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {

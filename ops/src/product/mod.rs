@@ -3,6 +3,7 @@
 pub mod conv;
 mod correlate;
 mod depthwise;
+mod einsum;
 pub mod gemm;
 pub mod grad_weight;
 pub mod linear;

@@ -144,6 +144,18 @@ pub(crate) struct Slide {
     pub(crate) dilation: [usize; 3],
     pub(crate) begin: [usize; 3],
     pub(crate) end: [usize; 3],
+    spans: Vec<Span>,
+}
+
+/// What a tap joins in every row: its offsets along the outer axes, and first column, count and first element on the large side along
+/// the innermost one.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    z: usize,
+    y: usize,
+    first: usize,
+    count: usize,
+    large: usize,
 }
 
 /// Elements that one tap joins in a row of the small side: first element and count there, first element on the large side (whose next
@@ -158,7 +170,7 @@ pub(crate) struct Meet {
 impl Slide {
     pub(crate) fn new(w: &Window, large: &[usize], small: &[usize]) -> Slide {
         let size = |v: &[i64], fill| three(v, fill).map(|x| x as usize);
-        Slide {
+        let mut slide = Slide {
             large: three(large, 1),
             small: three(small, 1),
             kernel: size(&w.kernel, 1),
@@ -166,7 +178,10 @@ impl Slide {
             dilation: size(&w.dilations, 1),
             begin: size(&w.begin, 0),
             end: size(&w.end, 0),
-        }
+            spans: Vec::new(),
+        };
+        slide.spans = (0..slide.taps()).map(|t| slide.span(t)).collect();
+        slide
     }
 
     /// Positions of the kernel.
@@ -193,21 +208,31 @@ impl Slide {
         [t / (kh * kw), t / kw % kh, t % kw]
     }
 
-    /// What tap `t` joins in row (d, h) of the small side, if anything inside of the large side.
-    #[inline(always)]
-    pub(crate) fn meet(&self, t: usize, d: usize, h: usize) -> Option<Meet> {
+    fn span(&self, t: usize) -> Span {
         let k = self.position(t);
-        let at =
-            |a: usize, i: usize| (i * self.stride[a] + k[a] * self.dilation[a]).checked_sub(self.begin[a]);
-        let z = at(0, d).filter(|z| *z < self.large[0])?;
-        let y = at(1, h).filter(|y| *y < self.large[1])?;
         // Columns w with 0 <= w·s + k·dilation - begin < extent.
         let (s, shift) = (self.stride[2], k[2] * self.dilation[2]);
         let first = self.begin[2].saturating_sub(shift).div_ceil(s);
         let end = (self.large[2] + self.begin[2]).saturating_sub(shift).div_ceil(s).min(self.small[2]);
-        let count = end.checked_sub(first).filter(|c| *c > 0)?;
-        let large = (z * self.large[1] + y) * self.large[2] + first * s + shift - self.begin[2];
-        Some(Meet { small: (d * self.small[1] + h) * self.small[2] + first, count, large })
+        let count = end.saturating_sub(first);
+        let large = if count > 0 { first * s + shift - self.begin[2] } else { 0 };
+        Span { z: k[0] * self.dilation[0], y: k[1] * self.dilation[1], first, count, large }
+    }
+
+    /// What tap `t` joins in row (d, h) of the small side, if anything inside of the large side.
+    #[inline(always)]
+    pub(crate) fn meet(&self, t: usize, d: usize, h: usize) -> Option<Meet> {
+        let span = self.spans[t];
+        let z = (d * self.stride[0] + span.z).wrapping_sub(self.begin[0]);
+        let y = (h * self.stride[1] + span.y).wrapping_sub(self.begin[1]);
+        if z >= self.large[0] || y >= self.large[1] || span.count == 0 {
+            return None;
+        }
+        Some(Meet {
+            small: (d * self.small[1] + h) * self.small[2] + span.first,
+            count: span.count,
+            large: (z * self.large[1] + y) * self.large[2] + span.large,
+        })
     }
 }
 
