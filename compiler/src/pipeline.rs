@@ -7,7 +7,7 @@ use crate::{
     cost::CostModel,
     emit::{self, EmitError},
     lower::{LowerError, lower},
-    planner::{self, Options as PlannerOptions, PlanError, Problem},
+    planner::{self, Infeasible, Options as PlannerOptions, PlanError, Problem},
     train::{TrainError, TrainOptions, training_step},
 };
 use graph::{Graph, VerifyError, verify};
@@ -161,14 +161,25 @@ pub fn plan_budgets(
     let hash = numerics(request.device, graphs.iter().map(|(k, g)| (*k, g)), &Registry);
     let mut out = Vec::new();
     for budget in bytes {
-        let results: Result<Vec<_>, _> = planned.iter_mut().filter_map(Iterator::next).collect();
-        let results = match results {
-            Ok(r) => r,
-            Err(e) => {
-                out.push(Err(PlanError::Infeasible(Box::new(e)).into()));
-                continue;
+        let answers: Vec<_> = planned.iter_mut().filter_map(Iterator::next).collect();
+        let mut results = Vec::new();
+        let mut refusal: Option<Infeasible> = None;
+        for (problem, answer) in problems.iter().zip(answers) {
+            match answer {
+                Ok(p) => results.push(p),
+                Err(e) => {
+                    // Of several programs the one that needs most decides.
+                    let e = planner::confirm(problem, e, request.planner)?;
+                    if refusal.as_ref().is_none_or(|r| r.least_arena < e.least_arena) {
+                        refusal = Some(e);
+                    }
+                }
             }
-        };
+        }
+        if let Some(e) = refusal {
+            out.push(Err(PlanError::Infeasible(Box::new(e)).into()));
+            continue;
+        }
         let mut programs: Vec<Program> = Vec::new();
         for (((kind, g), problem), planned) in graphs.iter().zip(&problems).zip(&results) {
             programs.push(emit::program(*kind, g.clone(), problem, planned)?);

@@ -5,6 +5,7 @@
 
 pub mod bounds;
 pub mod check;
+mod confirm;
 mod decode;
 mod driver;
 pub mod import_json;
@@ -23,6 +24,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use confirm::confirm;
 pub use driver::{plan, plan_many};
 pub use outcome::{Cut, Infeasible, Options, PlanError, Planned, Progress, StopReason};
 pub use problem::{Bytes, Nanos, Problem};
