@@ -107,6 +107,9 @@ impl SessionArgs {
     /// Loads a plan on the CPU.
     pub fn load(&self, ready: &Ready, global: Global) -> Result<Session, CliError> {
         let device = CpuDevice::new(self.threads)?;
+        if ready.model != self.model.model {
+            note(global.quiet, format!("weights from {}", ready.model.display()));
+        }
         let hashes =
             ready.plan.state.iter().filter(|e| matches!(e.init, Init::Weight(_)) && e.hash.is_none()).count();
         if hashes > 0 {
