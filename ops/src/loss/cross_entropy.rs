@@ -14,7 +14,7 @@ use crate::{
 };
 use graph::{Attrs, DType, TensorType};
 
-/// -weight * ln softmax(scores)[label], per row or reduced.
+/// `-weight * ln softmax(scores)[label]`, per row or reduced.
 ///
 /// Inputs: scores `[N, C, d..]`, labels `[N, d..]` (i32 or i64), optional weights `[C]`. Outputs: the loss (`[N, d..]`, or a scalar) and
 /// the log-sum-exp of each row `[N, d..]`, from which the gradient is computed. Attributes: `reduction` (`mean` (over the weights of the

@@ -14,7 +14,7 @@ use crate::{
 };
 use graph::{Attrs, DType, Dim, Shape, TensorType};
 
-/// -weight * input[label], per row or reduced.
+/// `-weight * input[label]`, per row or reduced.
 ///
 /// Inputs: logarithms of probabilities `[N, C, d..]`, labels `[N, d..]` (i32 or i64), optional weights `[C]`. Output: the loss. Attributes
 /// as those of [`super::cross_entropy::SoftmaxCrossEntropyLoss`].

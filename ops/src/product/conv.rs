@@ -17,7 +17,7 @@ use crate::{
 use graph::{Attrs, DType, Dim, Shape, TensorType, ValueId};
 
 /// Convolution (correlation) of x [images, channels, spatial..] with weights [features, channels / group, kernel..] and an optional bias
-/// [features]. Attributes `strides`, `pads` (begins, then ends), `dilations`, `group`; one to three spatial axes.
+/// `[features]`. Attributes `strides`, `pads` (begins, then ends), `dilations`, `group`; one to three spatial axes.
 pub struct Conv;
 
 impl OpDef for Conv {
@@ -136,7 +136,7 @@ impl OpDef for Conv {
 }
 
 /// The transpose of [`Conv`] as a linear map, plus a bias: x [images, channels, spatial..], weights [channels, features / group,
-/// kernel..], bias [features]. Attributes as there, and `output_padding`: what is added to the smallest output extents that a
+/// kernel..], bias `[features]`. Attributes as there, and `output_padding`: what is added to the smallest output extents that a
 /// convolution would map to the input's.
 pub struct ConvTranspose;
 
