@@ -44,6 +44,24 @@ pub enum Command {
     Estimate(commands::estimate::Args),
     /// What of devices and libraries is found, and what is missing.
     Doctor(commands::doctor::Args),
+    /// Run a plan or model on data: one training step, or its outputs.
+    Run(commands::run::Args),
+    /// Budget against extra time, with the proven bound: a table, CSV, SVG.
+    Sweep(commands::sweep::Args),
+    /// The least budget for which a plan is found, and the proven bound.
+    MinBudget(commands::min_budget::Args),
+    /// Why tensors of a plan are kept, dropped or recomputed, and what the other choice would cost.
+    Explain(commands::explain::Args),
+    /// Measure a model's operators on this machine, for compile --costs.
+    Profile(commands::profile::Args),
+    /// Replay a recorded operator log under a budget, with online DTR.
+    Simulate(commands::simulate::Args),
+    /// The planner alone, on a graph in JSON or on a recorded operator log.
+    Plan(commands::plan::Args),
+    /// The allocator alone: lifetimes and sizes to addresses.
+    Offsets(commands::offsets::Args),
+    /// Print a script that completes dtrc's commands and flags in a shell.
+    Completions(commands::completions::Args),
 }
 
 /// Choices that hold for every command.

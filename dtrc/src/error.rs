@@ -50,10 +50,34 @@ impl CliError {
             std::io::ErrorKind::StorageFull => ": free some space or choose another place",
             _ => "",
         };
-        let kind = error.kind();
-        // A name that does not exist is the user's, not the disk's.
-        let code = if kind == std::io::ErrorKind::NotFound { BAD_INPUT } else { DISK };
-        CliError { kind: "disk", message: format!("{what}: {error}{hint}"), code }
+        // A name that does not exist, or is a folder's, is the user's, not the disk's.
+        match error.kind() {
+            std::io::ErrorKind::NotFound => CliError {
+                kind: "not-found",
+                message: format!("{what}: there is no such file"),
+                code: BAD_INPUT,
+            },
+            std::io::ErrorKind::IsADirectory => CliError {
+                kind: "not-a-file",
+                message: format!("{what}: this is a folder, a file is needed"),
+                code: BAD_INPUT,
+            },
+            _ => CliError { kind: "disk", message: format!("{what}: {error}{hint}"), code: DISK },
+        }
+    }
+
+    /// A file that cannot be written.
+    pub fn unwritable(path: &std::path::Path, error: &std::io::Error) -> CliError {
+        let hint = match error.kind() {
+            std::io::ErrorKind::StorageFull => "free some space or choose another place",
+            std::io::ErrorKind::NotFound => "make its folder first",
+            _ => "choose another place",
+        };
+        CliError {
+            kind: "disk",
+            message: format!("{}: cannot be written: {error}; {hint}", path.display()),
+            code: DISK,
+        }
     }
 
     /// Anything else.

@@ -1,14 +1,20 @@
 //! The command line of dtrc: thin over the compiler and the runtime.
 
+// First: its macros shadow the standard ones in all other modules.
+#[macro_use]
+mod output;
+
 mod cli;
 mod commands;
 mod error;
 mod memory;
 mod model;
 mod picture;
+mod planning;
 mod progress;
 mod schedule;
 mod session;
+mod synthetic;
 mod units;
 
 use clap::Parser;
@@ -19,9 +25,14 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             // Help and version are no errors; clap prints them to stdout.
-            let code = if e.use_stderr() { error::USAGE } else { 0 };
-            let _ = e.print();
-            return ExitCode::from(code);
+            if !e.use_stderr() {
+                let _ = e.print();
+                return ExitCode::SUCCESS;
+            }
+            let json = std::env::args_os().any(|a| a == "--json");
+            let e = error::CliError::usage(e.render().to_string().trim_start_matches("error: ").trim_end());
+            e.report(json);
+            return ExitCode::from(e.code);
         }
     };
     let json = args.json;

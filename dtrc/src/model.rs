@@ -282,7 +282,7 @@ fn stem(path: &Path) -> String {
 }
 
 /// Measured times from a file, or estimates.
-fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
+pub fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
     let Some(path) = path else { return Ok(CostModel::estimated(DeviceProfile::cpu())) };
     let text = std::fs::read_to_string(path).map_err(|e| CliError::disk(path.display(), &e))?;
     serde_json::from_str(&text)

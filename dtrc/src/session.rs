@@ -47,12 +47,13 @@ pub struct SessionArgs {
     pub planner: compile::PlannerArgs,
 }
 
-/// Whether a file starts like a plan.
-fn is_plan(path: &Path) -> Result<bool, CliError> {
+/// Whether a file starts like a plan; one cut short or emptied is still taken for a plan by its name, and refused as such.
+pub fn is_plan(path: &Path) -> Result<bool, CliError> {
     let mut head = [0; 8];
     let mut f = std::fs::File::open(path).map_err(|e| CliError::disk(path.display(), &e))?;
     let n = f.read(&mut head).map_err(|e| CliError::disk(path.display(), &e))?;
-    Ok(n == 8 && &head == MAGIC)
+    let named = path.extension().is_some_and(|e| e == "dtrc");
+    Ok(n == 8 && &head == MAGIC || named)
 }
 
 /// A plan ready to load.

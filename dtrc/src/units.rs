@@ -62,6 +62,21 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     ))
 }
 
+/// Reads a number of bytes as [`budget`] does, without shares.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn absolute(text: &str) -> Result<u64, String> {
+    match budget(text) {
+        Ok(Budget::Bytes(n)) => Ok(n),
+        Ok(Budget::OfKeepAll(_)) => {
+            Err("give bytes here, such as 4G, 512M or 1048576, not a share".to_owned())
+        }
+        Err(_) => Err(format!("{text:?} is no number of bytes: give 4G, 4GiB, 4GB, 512M or 1048576")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,7 +72,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Writes a file aside, syncs it and renames it into place.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    let fail = |e: std::io::Error| CliError::disk(path.display(), &e);
+    let fail = |e: std::io::Error| CliError::unwritable(path, &e);
     let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
     name.push(format!(".{}.tmp", std::process::id()));
     let aside = path.with_file_name(name);
@@ -90,6 +90,25 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
         let _ = std::fs::remove_file(&aside);
         fail(e)
     })
+}
+
+/// Refuses a place where no file can be written, before hours of work are lost to it.
+pub fn check_writable(path: &Path) -> Result<(), CliError> {
+    if path.is_dir() {
+        return Err(CliError::disk(path.display(), &std::io::ErrorKind::IsADirectory.into()));
+    }
+    if path.exists() {
+        return match std::fs::File::options().append(true).open(path) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(CliError::unwritable(path, &e)),
+        };
+    }
+    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
+    name.push(format!(".{}.try", std::process::id()));
+    let aside = path.with_file_name(name);
+    std::fs::File::create(&aside).map_err(|e| CliError::unwritable(path, &e))?;
+    let _ = std::fs::remove_file(&aside);
+    Ok(())
 }
 
 /// Compiles a model: loads it, builds its programs, plans them.
@@ -125,9 +144,13 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         }
         return Ok(0);
     }
+    let path = args.output.clone().unwrap_or_else(|| {
+        let stem = args.model.model.file_stem().unwrap_or("model".as_ref());
+        PathBuf::from(stem).with_extension("dtrc")
+    });
+    check_writable(&path)?;
     let (compiled, model) = compile(&args.model, args.budget, &args.planner, global)?;
     let plan = &compiled.plan;
-    let path = args.output.clone().unwrap_or_else(|| PathBuf::from(format!("{}.dtrc", model.name)));
     let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
     write_file(&path, &bytes)?;
     let main = &plan.programs[0].certificate;

@@ -7,9 +7,18 @@ use crate::{
 
 pub mod check;
 pub mod compile;
+pub mod completions;
 pub mod doctor;
 pub mod estimate;
+pub mod explain;
+pub mod min_budget;
+pub mod offsets;
+pub mod plan;
+pub mod profile;
+pub mod run;
 pub mod show;
+pub mod simulate;
+pub mod sweep;
 pub mod train;
 
 /// Runs the command; the value is the exit code of success.
@@ -22,5 +31,14 @@ pub fn run(cli: Cli) -> Result<u8, CliError> {
         Command::Check(a) => check::run(&a, global),
         Command::Estimate(a) => estimate::run(&a, global),
         Command::Doctor(a) => doctor::run(&a, global),
+        Command::Run(a) => run::run(&a, global),
+        Command::Sweep(a) => sweep::run(&a, global),
+        Command::MinBudget(a) => min_budget::run(&a, global),
+        Command::Explain(a) => explain::run(&a, global),
+        Command::Profile(a) => profile::run(&a, global),
+        Command::Simulate(a) => simulate::run(&a, global),
+        Command::Plan(a) => plan::run(&a, global),
+        Command::Offsets(a) => offsets::run(&a, global),
+        Command::Completions(a) => completions::run(&a),
     }
 }

@@ -9,12 +9,12 @@ use crate::{
     progress::note,
     schedule::{LrSchedule, learning_rate},
     session::{SessionArgs, open_data, ready, wanted},
+    synthetic::{classes, made_up},
     units,
 };
 use compiler::pipeline::Budget;
-use graph::DType;
 use plan::ProgramKind;
-use rand::{Rng, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use runtime::{
     RunOptions, RuntimeError, Session, StepInputs,
@@ -165,47 +165,6 @@ impl Source {
             }
         }
     }
-}
-
-/// Random elements of an input: floats uniform in [-1, 1), integers in [0, classes).
-fn made_up(w: &Wanted, classes: u64, rng: &mut ChaCha8Rng) -> Vec<u8> {
-    let n = w.ty.shape.elements().unwrap_or(0);
-    let mut out = Vec::with_capacity((n * w.ty.dtype.size()) as usize);
-    for _ in 0..n {
-        match w.ty.dtype {
-            DType::F32 => out.extend_from_slice(&rng.random_range(-1.0f32..1.0).to_le_bytes()),
-            dtype if dtype.is_float() => {
-                out.extend_from_slice(graph::Literal::scalar(dtype, rng.random_range(-1.0..1.0)).bytes())
-            }
-            DType::Bool => out.push(1),
-            dtype => out.extend_from_slice(
-                graph::Literal::scalar(dtype, rng.random_range(0..classes.max(1)) as f64).bytes(),
-            ),
-        }
-    }
-    out
-}
-
-/// The number of classes that made-up integers stay below: the least extent that any gather or label is checked against, or 2.
-fn classes(program: &plan::Program) -> u64 {
-    let g = &program.graph;
-    let mut least = None::<u64>;
-    for n in &g.nodes {
-        let bound = match &*n.op {
-            "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => {
-                n.inputs.first().copied().flatten().and_then(|v| g.ty(v).shape.0.get(1).cloned())
-            }
-            "Gather" => n.inputs.first().copied().flatten().and_then(|v| {
-                let axis = n.attrs.int_or("axis", 0).ok()?;
-                g.ty(v).shape.0.get(usize::try_from(axis).ok()?).cloned()
-            }),
-            _ => None,
-        };
-        if let Some(b) = bound.and_then(|d| d.as_const()).and_then(|b| u64::try_from(b).ok()) {
-            least = Some(least.map_or(b, |l| l.min(b)));
-        }
-    }
-    least.unwrap_or(2)
 }
 
 /// One line a step, as JSON or CSV.

@@ -3,7 +3,7 @@
 use super::DataError;
 use graph::{DType, Literal};
 use npyz::{Endianness, NpyHeader, Order, TypeChar};
-use std::io::Read;
+use std::io::{self, Read, Write};
 
 /// Element type and extents of an array, and how its elements are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +66,43 @@ pub fn read_header(reader: &mut impl Read, file: &str) -> Result<ArrayType, Data
         Some(_) => Ok(array),
         None => Err(fail(format!("a shape of {:?} is larger than any memory", array.shape))),
     }
+}
+
+/// Writes an array: header, then elements (little endian, row-major). bf16, which the format does not know, is written as f32.
+///
+/// # Errors
+///
+/// Those of the writer.
+pub fn write_array(to: &mut impl Write, dtype: DType, shape: &[u64], bytes: &[u8]) -> io::Result<()> {
+    let descr = match dtype {
+        DType::F32 | DType::BF16 => "<f4",
+        DType::F64 => "<f8",
+        DType::F16 => "<f2",
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::I32 => "<i4",
+        DType::I64 => "<i8",
+        DType::U8 => "|u1",
+        DType::U16 => "<u2",
+        DType::U32 => "<u4",
+        DType::U64 => "<u8",
+        DType::Bool => "|b1",
+    };
+    let mut extents: String = shape.iter().map(|d| format!("{d}, ")).collect();
+    extents.truncate(extents.trim_end().len() - usize::from(shape.len() > 1));
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents}), }}");
+    // The elements start at a multiple of 64.
+    let length = (10 + header.len() + 1).next_multiple_of(64) - 10;
+    header.extend(std::iter::repeat_n(' ', length - 1 - header.len()));
+    header.push('\n');
+    to.write_all(b"\x93NUMPY\x01\x00")?;
+    to.write_all(&(length as u16).to_le_bytes())?;
+    to.write_all(header.as_bytes())?;
+    if dtype != DType::BF16 {
+        return to.write_all(bytes);
+    }
+    let widened: Vec<u8> = bytes.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
+    to.write_all(&widened)
 }
 
 /// Reads a whole array of at most `limit` bytes.

@@ -1,0 +1,323 @@
+//! `dtrc explain`: why a tensor is kept, dropped or recomputed, and what the other choice would cost.
+
+mod life;
+
+use crate::{
+    cli::Global, commands::show::read_plan, error::CliError, model::costs, planning::extra_fraction, units,
+};
+use graph::{ValueDef, ValueId, quote_name};
+use life::Lives;
+use plan::Plan;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `dtrc explain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without --tensor: the memory over the step, what is live at the peak, and what is recomputed at which price. With it: the life of one
+tensor, and for each gap in which nothing reads it, what the other choice would cost. Times are predictions: give --costs for measured
+ones. Steps count from 0; a tensor is named like its value or its node.
+
+Examples:
+  dtrc explain model.dtrc
+  dtrc explain model.dtrc --tensor conv1")]
+pub struct Args {
+    /// The plan file.
+    plan: PathBuf,
+
+    /// The life of this tensor.
+    #[arg(long, value_name = "T")]
+    tensor: Option<String>,
+
+    /// The program. Default: the first.
+    #[arg(long, default_value_t = 0, value_name = "I")]
+    program: usize,
+
+    /// How many tensors the lists hold.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    top: usize,
+
+    /// Measured times, from dtrc profile.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+}
+
+/// Explains.
+pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    let (plan, replays) = read_plan(&args.plan)?;
+    let costs = costs(args.costs.as_deref())?;
+    let (Some(program), Some(replay)) = (plan.programs.get(args.program), replays.get(args.program)) else {
+        return Err(CliError::usage(format!(
+            "the plan has {} programs, counted from 0",
+            plan.programs.len()
+        )));
+    };
+    let lives = Lives::new(program, replay, &costs);
+    match &args.tensor {
+        None => overview(&plan, &lives, args.top, global),
+        Some(name) => tensor(&plan, &lives, find(&lives, name)?, global),
+    }
+    Ok(0)
+}
+
+/// The value of this name, or the first output of the node of this name.
+fn find(lives: &Lives<'_>, name: &str) -> Result<ValueId, CliError> {
+    let g = &lives.program.graph;
+    let value = g.values.iter().position(|v| &*v.name == name).map(|i| ValueId(i as u32));
+    let node = || g.nodes.iter().find(|n| &*n.name == name).and_then(|n| n.outputs.first().copied());
+    value.or_else(node).ok_or_else(|| {
+        let near: Vec<&str> =
+            g.values.iter().map(|v| &*v.name).filter(|n| n.contains(name)).take(8).collect();
+        let near = if near.is_empty() {
+            "dtrc show lists all".to_owned()
+        } else {
+            format!("there are {}", near.join(", "))
+        };
+        CliError::usage(format!("the plan has no tensor {name:?}; {near}"))
+    })
+}
+
+/// One repeated value: executions beyond the first and what they take.
+struct Repeated {
+    value: ValueId,
+    times: usize,
+    ns: u64,
+}
+
+fn repeated(lives: &Lives<'_>) -> Vec<Repeated> {
+    let mut out: Vec<Repeated> = Vec::new();
+    for &step in &lives.replay.recomputed {
+        let Some(run) = lives.run(step) else { continue };
+        let Some(&value) = lives.program.graph.node(run.node).outputs.first() else { continue };
+        let ns = lives.ns[run.node.index()];
+        match out.iter_mut().find(|r| r.value == value) {
+            Some(r) => {
+                r.times += 1;
+                r.ns += ns;
+            }
+            None => out.push(Repeated { value, times: 1, ns }),
+        }
+    }
+    out.sort_by_key(|r| (std::cmp::Reverse(r.ns), r.value.0));
+    out
+}
+
+fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
+    let (c, replay) = (&lives.program.certificate, lives.replay);
+    let name = |v: ValueId| quote_name(&lives.program.graph.value(v).name);
+    let repeated = repeated(lives);
+    let largest = lives.live_at(replay.peak_step);
+    let share = |ns: u64| ns as f64 / c.base_time_ns.max(1) as f64;
+    if global.json {
+        let tensors: Vec<Value> =
+            largest.iter().take(top).map(|(v, b)| json!({"tensor": name(*v), "bytes": b})).collect();
+        let again: Vec<Value> = repeated
+            .iter()
+            .map(|r| json!({"tensor": name(r.value), "bytes": lives.bytes(r.value), "times": r.times, "time_fraction": share(r.ns)}))
+            .collect();
+        let object = json!({"schema": 1, "model": plan.model, "program": lives.program.kind.to_string(), "budget_bytes": plan.budget,
+            "state_bytes": plan.state_bytes, "peak_bytes": replay.peak, "peak_step": replay.peak_step,
+            "extra_time_fraction": extra_fraction(plan), "live_bytes": replay.live, "largest_at_peak": tensors, "recomputed": again});
+        println!("{object}");
+        return;
+    }
+    println!(
+        "{}  {}: {} steps, {} of them repeated",
+        quote_name(&plan.model),
+        lives.program.kind,
+        lives.program.steps.len(),
+        replay.recomputed.len()
+    );
+    println!("  memory over the step, up to {} of {}:", units::bytes(replay.peak), units::bytes(plan.budget));
+    println!("  {}", sparkline(&replay.live, 72));
+    println!(
+        "  the peak is at step {}, {}; live there:",
+        replay.peak_step,
+        lives.step_name(replay.peak_step)
+    );
+    println!("    {:>12}  state", units::bytes(plan.state_bytes));
+    for (v, bytes) in largest.iter().take(top) {
+        println!("    {:>12}  {}", units::bytes(*bytes), name(*v));
+    }
+    if largest.len() > top {
+        let rest = largest[top..].iter().map(|x| x.1).sum();
+        println!("    {:>12}  {} more", units::bytes(rest), largest.len() - top);
+    }
+    if repeated.is_empty() {
+        println!("  nothing is recomputed: everything fits");
+        return;
+    }
+    println!("  recomputed, dearest first:");
+    for r in repeated.iter().take(top) {
+        let times = if r.times == 1 { "once".to_owned() } else { format!("{} times", r.times) };
+        println!(
+            "    +{:>6.2} %  {} again, {}: {}",
+            share(r.ns) * 100.0,
+            times,
+            units::bytes(lives.bytes(r.value)),
+            name(r.value)
+        );
+    }
+    if repeated.len() > top {
+        let rest: u64 = repeated[top..].iter().map(|r| r.ns).sum();
+        println!("    +{:>6.2} %  {} more", share(rest) * 100.0, repeated.len() - top);
+    }
+}
+
+/// Live bytes as a line of blocks, the greatest of each stretch of steps.
+fn sparkline(live: &[u64], columns: usize) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = live.iter().copied().max().unwrap_or(0).max(1);
+    let stretch = live.len().div_ceil(columns.max(1)).max(1);
+    let block = |chunk: &[u64]| {
+        let n = chunk.iter().copied().max().unwrap_or(0);
+        BLOCKS[((u128::from(n) * 8 / u128::from(most)) as usize).min(7)]
+    };
+    live.chunks(stretch).map(block).collect()
+}
+
+/// A stretch of steps in which nothing reads the tensor, and both choices for it.
+struct Gap {
+    from: usize,
+    to: usize,
+    /// Dropped and made again; otherwise kept.
+    recomputed: bool,
+    /// Time of the other executions that making it again takes, itself included.
+    ns: u64,
+    executions: usize,
+    /// Most live bytes within the gap.
+    live: u64,
+    /// Why it could not be made again.
+    forbidden: Option<String>,
+}
+
+fn gaps(lives: &Lives<'_>, v: ValueId) -> Vec<Gap> {
+    let mut out = Vec::new();
+    let instances = &lives.of[v.index()];
+    let own = lives.program.graph.producer(v).map_or(0, |n| lives.ns[n.index()]);
+    for (k, x) in instances.iter().enumerate() {
+        let mut uses: Vec<usize> = x.made.into_iter().collect();
+        uses.extend(&x.reads);
+        for pair in uses.windows(2).filter(|p| p[1] > p[0] + 1) {
+            let live = lives.most_live(pair[0], pair[1]).map_or(0, |m| m.0);
+            let forbidden = lives.forbidden(v, pair[1]);
+            out.push(Gap {
+                from: pair[0],
+                to: pair[1],
+                recomputed: false,
+                ns: own,
+                executions: 1,
+                live,
+                forbidden,
+            });
+        }
+        let next = instances.get(k + 1).and_then(|n| n.made);
+        if let (Some(&from), Some(to)) = (uses.last(), next) {
+            let chain = lives.chain(to);
+            let live = lives.most_live(from, to).map_or(0, |m| m.0);
+            let (ns, executions) = (lives.time(&chain), chain.len());
+            out.push(Gap { from, to, recomputed: true, ns, executions, live, forbidden: None });
+        }
+    }
+    out
+}
+
+fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
+    let g = &lives.program.graph;
+    let value = g.value(v);
+    let bytes = lives.bytes(v);
+    let gaps = gaps(lives, v);
+    let share = |ns: u64| ns as f64 / lives.program.certificate.base_time_ns.max(1) as f64;
+    if global.json {
+        let instances: Vec<Value> = lives.of[v.index()]
+            .iter()
+            .map(|x| json!({"made_at": x.made, "read_at": x.reads, "dropped_after": x.end}))
+            .collect();
+        let gaps: Vec<Value> = gaps
+            .iter()
+            .map(|x| {
+                json!({"from": x.from, "to": x.to, "choice": if x.recomputed { "recompute" } else { "keep" },
+                "recompute_time_fraction": share(x.ns), "executions": x.executions, "most_live_bytes": x.live,
+                "cannot_recompute": x.forbidden})
+            })
+            .collect();
+        let object = json!({"schema": 1, "tensor": *value.name, "type": value.ty.to_string(), "bytes": bytes, "instances": instances,
+            "gaps": gaps, "budget_bytes": plan.budget});
+        println!("{object}");
+        return;
+    }
+    println!("{}  {}  {}", quote_name(&value.name), value.ty, units::bytes(bytes));
+    match value.def {
+        ValueDef::State(_) | ValueDef::Constant(_) => {
+            println!(
+                "  state: always there, in the {} that every step needs",
+                units::bytes(plan.state_bytes)
+            );
+        }
+        ValueDef::Input(_) => println!("  an input, staged before the step"),
+        ValueDef::Node { .. } if bytes == 0 => {
+            println!("  a view of another tensor or the new version of a state: no bytes of its own");
+        }
+        ValueDef::Node { .. } => {}
+    }
+    for x in &lives.of[v.index()] {
+        let made = match x.made {
+            Some(m) if lives.again[m] => format!("made again at step {m}"),
+            Some(m) => format!("made at step {m} by {}", lives.step_name(m)),
+            None => "there from the start".to_owned(),
+        };
+        let end = x.end.map_or_else(|| "there at the end".to_owned(), |e| format!("dropped after step {e}"));
+        let reads: Vec<String> = x.reads.iter().map(|r| format!("{r} ({})", lives.step_name(*r))).collect();
+        let reads =
+            if reads.is_empty() { "never read".to_owned() } else { format!("read at {}", reads.join(", ")) };
+        println!("  {made}; {reads}; {end}");
+    }
+    // Short stretches decide nothing.
+    for x in gaps.iter().filter(|_| bytes > 0) {
+        let (from, to) = (x.from + 1, x.to - 1);
+        if x.recomputed {
+            println!(
+                "  steps {from} to {to}: given up, then recomputed by {} executions, +{:.2} % of the step",
+                x.executions,
+                share(x.ns) * 100.0
+            );
+            let held = x.live.saturating_add(bytes);
+            if held > plan.budget {
+                println!(
+                    "    keeping it would hold {} on top of the {} live there: {} over the budget",
+                    units::bytes(bytes),
+                    units::bytes(x.live),
+                    units::bytes(held - plan.budget)
+                );
+            } else {
+                println!(
+                    "    keeping it would hold {} on top of the {} live there, {} below the budget; other tensors kept instead save \
+                     more, or no address was free that long",
+                    units::bytes(bytes),
+                    units::bytes(x.live),
+                    units::bytes(plan.budget - held)
+                );
+            }
+        } else if let Some(why) = &x.forbidden {
+            println!("  steps {from} to {to}: kept; it cannot be made again: {why}");
+        } else {
+            println!(
+                "  steps {from} to {to}: kept; giving it up would free {} and cost at least +{:.2} % for making it again",
+                units::bytes(bytes),
+                share(x.ns) * 100.0
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sparkline;
+
+    #[test]
+    fn a_line_shows_the_greatest_of_each_stretch() {
+        assert_eq!(sparkline(&[0, 8, 4, 4, 1, 0], 3), "█▅▂");
+        assert_eq!(sparkline(&[], 10), "");
+        assert_eq!(sparkline(&[5], 10), "█");
+    }
+}
