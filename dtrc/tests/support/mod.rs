@@ -1,0 +1,133 @@
+//! Running the binary, and small data for it.
+
+#![allow(dead_code)]
+
+use graph::DType;
+use runtime::data::npz;
+use serde_json::Value;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// What a command did.
+pub struct Outcome {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// The objects on stdout.
+    pub fn objects(&self) -> Vec<Value> {
+        let parse = |l: &str| serde_json::from_str(l).unwrap_or_else(|e| panic!("{l}: {e}"));
+        self.stdout.lines().map(parse).collect()
+    }
+
+    /// Losses by step, as they are printed.
+    pub fn losses(&self) -> Vec<String> {
+        self.objects()
+            .iter()
+            .filter(|o| o.get("step").is_some() && o.get("eval").is_none())
+            .map(|o| o["loss"].to_string())
+            .collect()
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Outcome {
+        assert_eq!(self.code, 0, "{}\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// It failed with this code, and said all of `words`.
+    #[track_caller]
+    pub fn fails(&self, code: i32, words: &[&str]) {
+        assert_eq!(self.code, code, "{}\n{}", self.stdout, self.stderr);
+        for w in words {
+            assert!(self.stderr.contains(w), "{w:?} is not in {}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+    }
+}
+
+/// The command, ready to run.
+pub fn command(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_dtrc"));
+    c.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    c
+}
+
+/// Runs it.
+pub fn dtrc(args: &[&str]) -> Outcome {
+    let out = command(args).output().expect("the binary runs");
+    Outcome {
+        code: out.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+    }
+}
+
+/// A committed model.
+pub fn model(name: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../onnx-models").join(format!("{name}.onnx"));
+    assert!(path.exists(), "{}", path.display());
+    path.display().to_string()
+}
+
+/// A file of the handed data, or `None` after saying that the test is skipped. In CI a missing file fails the test.
+pub fn data(part: &str) -> Option<PathBuf> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
+    let near = ["../../shared/data", "../../../shared/data"].map(|p| root.join(p));
+    let found = given.into_iter().chain(near).map(|d| d.join(part)).find(|p| p.exists());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "{part} is missing: set DTRC_DATA");
+        eprintln!("SKIPPED: {part} is missing: set DTRC_DATA to run this test");
+    }
+    found
+}
+
+/// Deterministic numbers in [-1, 1).
+pub fn floats(n: usize, seed: u64) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(2).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut next = || {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((x >> 40) as f32 / (1u64 << 23) as f32) - 1.0
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Writes `x` and `target`.
+pub fn write(path: &Path, x: (&[u64], &[f32]), target: (&[u64], &[i64])) -> String {
+    let xs: Vec<u8> = x.1.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let ts: Vec<u8> = target.1.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let file = std::fs::File::create(path).expect("a file");
+    npz::write(
+        file,
+        [("x", DType::F32, x.0, xs.as_slice()), ("target", DType::I64, target.0, ts.as_slice())],
+    )
+    .expect("written");
+    path.display().to_string()
+}
+
+/// `batches` batches for the small multilayer perceptron.
+pub fn mlp_data(dir: &Path, batches: usize) -> String {
+    let rows = 16 * batches;
+    let labels: Vec<i64> = (0..rows as i64).map(|i| i * 7 % 3).collect();
+    write(
+        &dir.join(format!("mlp{batches}.npz")),
+        (&[rows as u64, 32], &floats(rows * 32, 1)),
+        (&[rows as u64], &labels),
+    )
+}
+
+/// `batches` batches for the small residual network.
+pub fn resnet_data(dir: &Path, batches: usize) -> String {
+    let rows = 16 * batches;
+    let labels: Vec<i64> = (0..rows as i64).map(|i| i * 7 % 3).collect();
+    write(
+        &dir.join(format!("resnet{batches}.npz")),
+        (&[rows as u64, 3, 32, 32], &floats(rows * 3072, 2)),
+        (&[rows as u64], &labels),
+    )
+}

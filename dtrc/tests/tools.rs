@@ -1,0 +1,282 @@
+//! The commands beside compile and train: each gives what its help promises.
+
+mod support;
+
+use runtime::data::npz::Npz;
+use support::{data, dtrc, mlp_data, model};
+
+const LIMIT: [&str; 2] = ["--work-limit", "20000"];
+
+#[test]
+fn run_gives_outputs_and_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = mlp_data(dir.path(), 3);
+    let file = |n: &str| dir.path().join(n).display().to_string();
+    let mlp = model("mlp_tiny");
+    let trained =
+        dtrc(&["--json", "train", &mlp, "--budget", "100%", "--data", &data, "--lr", "0.01"]).ok().losses();
+    // One step of the training program: the same loss, and the state after it.
+    let out = file("step.npz");
+    let o =
+        dtrc(&["--json", "run", &mlp, "--data", &data, "--state", "-o", &out]).ok().objects().pop().unwrap();
+    assert_eq!(o["program"], "train");
+    assert_eq!(o["outputs"][0]["values"][0].as_f64().unwrap() as f32, trained[0].parse::<f32>().unwrap());
+    let mut step = Npz::open(out.as_ref()).unwrap();
+    assert!(step.names().len() > 2, "{:?}", step.names());
+    assert_eq!(step.read("loss").unwrap().to_floats()[0], trained[0].parse::<f64>().unwrap());
+    // All batches through the inference program, stacked.
+    let out = file("all.npz");
+    let o = dtrc(&["--json", "run", &mlp, "--inference", "--data", &data, "--batches", "0", "-o", &out]).ok();
+    assert_eq!(o.objects()[0]["batches"], 3);
+    let loss = Npz::open(out.as_ref()).unwrap().read("loss").unwrap();
+    assert_eq!(loss.shape(), [3]);
+    assert!((loss.to_floats()[0] - trained[0].parse::<f64>().unwrap()).abs() < 1e-6);
+    dtrc(&["run", &mlp, "--data", &data, "--batch", "9"]).fails(65, &["the data has 3"]);
+}
+
+#[test]
+fn profile_writes_what_compile_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let costs = dir.path().join("c.json").display().to_string();
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    let mlp = model("mlp_tiny");
+    let o = dtrc(&["--json", "profile", &mlp, "-o", &costs, "--repeat", "3"]).ok().objects().pop().unwrap();
+    let (predicted, measured) =
+        (o["predicted_seconds"].as_f64().unwrap(), o["measured_seconds"].as_f64().unwrap());
+    assert!(predicted > 0.0 && measured > 0.0 && o["measured_kinds"].as_u64().unwrap() > 3, "{o}");
+    let shown = dtrc(&["--json", "compile", &mlp, "--budget", "100%", "--costs", &costs, "-o", &plan]).ok();
+    assert_eq!(shown.objects()[0]["extra_time_fraction"], 0.0);
+    // A time that was measured is the one that is used.
+    let text = std::fs::read_to_string(&costs).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    for ns in json["measured"].as_object_mut().unwrap().values_mut() {
+        *ns = 1_000_000_000u64.into();
+    }
+    std::fs::write(&costs, json.to_string()).unwrap();
+    let slow = dtrc(&["--json", "profile", &mlp, "--costs", &costs, "-o", &costs, "--repeat", "1"])
+        .ok()
+        .objects()
+        .pop()
+        .unwrap();
+    assert!(slow["estimated_seconds"].as_f64().unwrap() > 3.0, "{slow}");
+    std::fs::write(&costs, "{}").unwrap();
+    dtrc(&["compile", &mlp, "--budget", "100%", "--costs", &costs, "-o", &plan])
+        .fails(65, &["not a costs file"]);
+}
+
+#[test]
+fn sweep_and_min_budget_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |n: &str| dir.path().join(n).display().to_string();
+    let net = model("resnet_tiny");
+    let (csv, svg, plan) = (file("s.csv"), file("s.svg"), file("m.dtrc"));
+    let sweep = dtrc(
+        &[
+            &["--json", "sweep", &net, "--budgets", "100%,80%,65%,1K", "--csv", &csv, "--svg", &svg][..],
+            &LIMIT,
+        ]
+        .concat(),
+    )
+    .ok();
+    let rows = sweep.objects();
+    assert_eq!(rows.len(), 4);
+    let extra: Vec<Option<f64>> = rows.iter().map(|r| r["extra_time_fraction"].as_f64()).collect();
+    assert_eq!(extra[0], Some(0.0));
+    for pair in rows.windows(2) {
+        let e = |r: &serde_json::Value| r["extra_time_fraction"].as_f64().unwrap_or(f64::INFINITY);
+        assert!(e(&pair[0]) <= e(&pair[1]), "less memory never takes less time: {pair:?}");
+    }
+    for r in rows.iter().filter(|r| r["status"] == "ok") {
+        assert!(
+            r["lower_bound_fraction"].as_f64().unwrap() <= r["extra_time_fraction"].as_f64().unwrap() + 1e-9,
+            "{r}"
+        );
+        assert!(r["arena_bytes"].as_u64() <= r["budget_bytes"].as_u64(), "{r}");
+    }
+    assert_eq!(rows[3]["status"], "infeasible-proved");
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 5);
+    assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    let least = dtrc(&[&["--json", "min-budget", &net, "--rounds", "2", "-o", &plan][..], &LIMIT].concat())
+        .ok()
+        .objects()
+        .pop()
+        .unwrap();
+    let (found, bound) =
+        (least["least_budget_bytes"].as_u64().unwrap(), least["lower_bound_bytes"].as_u64().unwrap());
+    assert!(bound <= found && found < least["keep_all_peak_bytes"].as_u64().unwrap(), "{least}");
+    let checked = dtrc(&["--json", "check", &plan]).ok().objects().pop().unwrap();
+    assert_eq!(checked["arena_bytes"].as_u64(), Some(found));
+}
+
+#[test]
+fn explain_tells_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    dtrc(&[&["compile", &model("transformer_tiny"), "--budget", "60%", "-o", &plan][..], &LIMIT].concat())
+        .ok();
+    let all = dtrc(&["--json", "explain", &plan]).ok().objects().pop().unwrap();
+    let again = all["recomputed"].as_array().unwrap();
+    assert!(!again.is_empty(), "{all}");
+    let live: Vec<u64> = all["live_bytes"].as_array().unwrap().iter().map(|b| b.as_u64().unwrap()).collect();
+    assert_eq!(live.iter().max(), all["peak_bytes"].as_u64().as_ref());
+    // The prices of what is repeated add up to the extra time.
+    let sum: f64 = again.iter().map(|r| r["time_fraction"].as_f64().unwrap()).sum();
+    assert!(
+        (sum - all["extra_time_fraction"].as_f64().unwrap()).abs() < 0.02,
+        "{sum} {}",
+        all["extra_time_fraction"]
+    );
+    let tensor = again[0]["tensor"].as_str().unwrap().trim_matches('"').to_owned();
+    let one = dtrc(&["--json", "explain", &plan, "--tensor", &tensor]).ok().objects().pop().unwrap();
+    assert!(one["instances"].as_array().unwrap().len() >= 2, "{one}");
+    assert!(one["gaps"].as_array().unwrap().iter().any(|g| g["choice"] == "recompute"), "{one}");
+    let text = dtrc(&["explain", &plan, "--tensor", &tensor]).ok().stdout;
+    assert!(
+        text.contains("given up, then recomputed by") && text.contains("keeping it would hold"),
+        "{text}"
+    );
+    assert!(dtrc(&["explain", &plan]).ok().stdout.contains("the peak is at step"));
+    dtrc(&["explain", &plan, "--tensor", "no such"]).fails(64, &["no tensor"]);
+    dtrc(&["explain", &plan, "--program", "7"]).fails(64, &["programs"]);
+}
+
+#[test]
+fn simulate_agrees_with_the_reference() {
+    let Some(root) = data("simrd") else { return };
+    let log = std::fs::read_dir(root.join("logs"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .find(|p| p.display().to_string().contains("resnet32"))
+        .unwrap();
+    let log = log.display().to_string();
+    let rows = std::fs::read_to_string(root.join("spec_reimpl_results.csv")).unwrap();
+    let mut lines = rows.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let mut compared = 0;
+    for line in lines {
+        let row: std::collections::BTreeMap<&str, &str> =
+            names.iter().copied().zip(line.split(',')).collect();
+        let heuristic = match row["heuristic"] {
+            "DTREqClass" => "dtr-eq",
+            "LRU" => "lru",
+            _ => continue,
+        };
+        if row["model"] != "resnet32"
+            || row["simrd_match"] != "True"
+            || !["0.5", "0.1"].contains(&row["ratio"])
+        {
+            continue;
+        }
+        let o = dtrc(&[
+            "--json",
+            "simulate",
+            &log,
+            "--heuristic",
+            heuristic,
+            "--budget-ratio",
+            row["ratio"],
+            "--overhead-limit",
+            row["overhead_limit"],
+        ]);
+        let o = o.ok().objects().pop().unwrap();
+        assert_eq!(
+            (o["status"].as_str(), o["trace_sha256"].as_str()),
+            (Some(row["status"]), Some(row["trace_sha256"])),
+            "{line}"
+        );
+        assert_eq!(o["evictions"].to_string(), row["evictions"]);
+        compared += 1;
+    }
+    assert!(compared >= 3, "{compared}");
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t").display().to_string();
+    let o = dtrc(&["--json", "simulate", &log, "--budget-ratio", "0.5", "--trace", &trace])
+        .ok()
+        .objects()
+        .pop()
+        .unwrap();
+    assert_eq!(
+        std::fs::read_to_string(&trace).unwrap().lines().filter(|l| l.starts_with('R')).count() as u64,
+        o["remats"]
+    );
+    dtrc(&["simulate", &log, "--heuristic", "best", "--budget-ratio", "0.5"]).fails(64, &["dtr-eq"]);
+    dtrc(&["simulate", &model("mlp_tiny"), "--budget-ratio", "0.5"]).fails(65, &["line 1"]);
+}
+
+#[test]
+fn the_planner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |n: &str| dir.path().join(n).display().to_string();
+    // A chain of four, each read again in reverse.
+    let graph = file("g.json");
+    let node = |id: u32, inputs: &[u32]| {
+        format!("{{\"id\":{},\"name\":\"n{id}\",\"inputs\":{inputs:?},\"bytes\":10,\"cost\":5}}", id + 10)
+    };
+    let nodes = [
+        node(0, &[]),
+        node(1, &[10]),
+        node(2, &[11]),
+        node(3, &[12]),
+        node(4, &[13, 12]),
+        node(5, &[14, 11]),
+        node(6, &[15, 10]),
+    ];
+    std::fs::write(&graph, format!("{{\"nodes\":[{}],\"outputs\":[16]}}", nodes.join(","))).unwrap();
+    let schedule = file("s.txt");
+    let o = dtrc(&[
+        "--json",
+        "plan",
+        "--from-graph",
+        &graph,
+        "--budget-bytes",
+        "40",
+        "--schedule-out",
+        &schedule,
+    ])
+    .ok()
+    .objects()
+    .pop()
+    .unwrap();
+    assert_eq!(o["status"], "ok");
+    assert!(o["peak_bytes"].as_u64().unwrap() <= 40, "{o}");
+    let ids: Vec<u64> =
+        std::fs::read_to_string(&schedule).unwrap().lines().map(|l| l.parse().unwrap()).collect();
+    assert!((10..=16).all(|id| ids.contains(&id)), "{ids:?}");
+    assert_eq!(ids.len() as u64, o["executions"]);
+    let extra = (ids.len() - 7) as f64 * 5.0 / 35.0;
+    assert!((o["extra_compute_fraction"].as_f64().unwrap() - extra).abs() < 1e-9, "{o}");
+    assert!(o["lower_bound_fraction"].as_f64().unwrap() <= extra + 1e-9, "{o}");
+    let small = dtrc(&["--json", "plan", "--from-graph", &graph, "--budget-bytes", "9"]);
+    assert_eq!((small.code, small.objects()[0]["status"].as_str()), (2, Some("infeasible-proved")));
+    let kept = dtrc(&["--json", "plan", "--from-graph", &graph, "--budget-ratio", "1.0", "--keep-order"])
+        .ok()
+        .objects()
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (&kept["extra_compute_fraction"], &kept["keep_order_bound_fraction"]),
+        (&0.0.into(), &0.0.into())
+    );
+    std::fs::write(&graph, "{").unwrap();
+    dtrc(&["plan", "--from-graph", &graph, "--budget-bytes", "9"]).fails(65, &["not JSON"]);
+    dtrc(&["plan", "--budget-bytes", "9"]).fails(64, &["--from-graph"]);
+}
+
+#[test]
+fn the_allocator_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |n: &str| dir.path().join(n).display().to_string();
+    let (csv, out) = (file("i.csv"), file("o.csv"));
+    std::fs::write(&csv, "id,lower,upper,size\na,0,2,4\nb,1,3,4\nc,2,4,4\n").unwrap();
+    let o = dtrc(&["--json", "offsets", &csv, "--capacity", "8", "-o", &out]).ok().objects().pop().unwrap();
+    assert_eq!((&o["status"], &o["height"], &o["lower_bound"]), (&"ok".into(), &8.into(), &8.into()));
+    let placed = std::fs::read_to_string(&out).unwrap();
+    let offsets: Vec<u64> =
+        placed.lines().skip(1).map(|l| l.rsplit(',').next().unwrap().parse().unwrap()).collect();
+    assert!(offsets[0].abs_diff(offsets[1]) >= 4 && offsets[1].abs_diff(offsets[2]) >= 4, "{placed}");
+    let tight = dtrc(&["--json", "offsets", &csv, "--capacity", "7"]);
+    assert_eq!((tight.code, tight.objects()[0]["status"].as_str()), (2, Some("infeasible-proved")));
+    std::fs::write(&csv, "id,lower,upper\n").unwrap();
+    dtrc(&["offsets", &csv, "--capacity", "7"]).fails(65, &["line 1", "size"]);
+    dtrc(&["offsets", &csv, "--capacity", "50%"]).fails(64, &["not a share"]);
+}
