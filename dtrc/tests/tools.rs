@@ -280,3 +280,24 @@ fn the_allocator_alone() {
     dtrc(&["offsets", &csv, "--capacity", "7"]).fails(65, &["line 1", "size"]);
     dtrc(&["offsets", &csv, "--capacity", "50%"]).fails(64, &["not a share"]);
 }
+
+#[test]
+fn the_largest_size_has_a_plan() {
+    let Some(model) = data("models/small/mlp.ts_dyn.onnx") else { return };
+    let model = model.display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    let fixed = [model.as_str(), "--loss", "cross-entropy", "--work-limit", "20000"];
+    let o =
+        dtrc(&[&["--json", "estimate"][..], &fixed, &["--max", "batch", "--budget", "64K"]].concat()).ok();
+    let o = o.objects().pop().unwrap();
+    let n = o["max"].as_i64().unwrap();
+    assert!(n > 1 && o["arena_bytes"].as_u64().unwrap() <= 65536 && o["next"]["size"] == n + 1, "{o}");
+    let compile = |n: i64| {
+        let dim = format!("batch={n}");
+        dtrc(&[&["compile"][..], &fixed, &["--budget", "64K", "-o", &plan, "--dim", &dim]].concat())
+    };
+    compile(n).ok();
+    compile(n + 1).fails(2, &["too small"]);
+    dtrc(&[&["estimate"][..], &fixed, &["--max", "batch"]].concat()).fails(64, &["--budget"]);
+}

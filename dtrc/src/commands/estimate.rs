@@ -1,5 +1,7 @@
 //! `dtrc estimate`: what a model needs, piece by piece.
 
+mod largest;
+
 use crate::{
     cli::Global,
     commands::compile::PlannerArgs,
@@ -18,6 +20,11 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Arguments of `dtrc estimate`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  dtrc estimate model.onnx --optimizer adamw
+  dtrc estimate model.onnx --fits 24G
+  dtrc estimate model.onnx --max batch --budget 8G")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -26,12 +33,23 @@ pub struct Args {
     #[arg(long, value_parser = units::budget)]
     fits: Option<Budget>,
 
+    /// The largest size of this dimension (a name, or INPUT:AXIS) for which a plan within --budget is found.
+    #[arg(long, value_name = "DIM", requires = "budget", conflicts_with = "fits")]
+    max: Option<String>,
+
+    /// Memory for --max: 8G, 8GB, 512M, bytes.
+    #[arg(long, value_name = "BYTES", requires = "max", value_parser = units::absolute)]
+    budget: Option<u64>,
+
     #[command(flatten)]
     planner: PlannerArgs,
 }
 
 /// Prints the breakdown, and with `--fits` the answer.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    if let (Some(dim), Some(budget)) = (&args.max, args.budget) {
+        return largest::run(args, dim, budget, global);
+    }
     let model = load(&args.model, global)?;
     let progress = Arc::new(Progress::new(global.quiet));
     let options = args.planner.options(progress.clone());

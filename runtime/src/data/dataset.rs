@@ -156,14 +156,13 @@ impl Part {
         notes: &mut Vec<String>,
     ) -> Result<Part, DataError> {
         let fail = |what: String| DataError { file: file.to_owned(), what };
+        let names = arrays.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
         let mut columns = Vec::new();
         for w in wanted {
             // Arrays may be named like the input, or `in:` and its name.
             let at = arrays.iter().position(|(n, _)| *n == w.name || n.strip_prefix("in:") == Some(&w.name));
-            let at = at.ok_or_else(|| {
-                let names: Vec<&str> = arrays.iter().map(|(n, _)| n.as_str()).collect();
-                fail(format!("no array {:?} of type {}; there are {}", w.name, w.ty, names.join(", ")))
-            })?;
+            let at =
+                at.ok_or_else(|| fail(format!("no array {:?} of type {}; there are {names}", w.name, w.ty)))?;
             columns.push(Column::new(arrays.remove(at).1, w.clone(), notes)?);
         }
         let mut batches: Option<u64> = None;
