@@ -3,8 +3,8 @@
 //! A dimension is a polynomial with integer coefficients over atoms (a symbol, a floor or ceiling division, a minimum, a maximum), kept
 //! in a normal form: two dimensions are known to be equal exactly when their normal forms are. Where they differ nothing is concluded.
 
-use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use std::{cell::Cell, collections::BTreeMap, fmt, sync::Arc};
 
 /// The name of an unknown size.
 pub type Symbol = Arc<str>;
@@ -33,10 +33,52 @@ enum Atom {
 type Monomial = Vec<Atom>;
 
 /// A size: an integer or an expression over named sizes, in normal form.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Dim {
     /// Coefficients by monomial; no zero coefficients.
     terms: BTreeMap<Monomial, i64>,
+}
+
+/// Divisions, minima and maxima that may lie within each other in a size that is read from a file.
+pub(crate) const MAX_DEPTH: u32 = 64;
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// One level of nesting while a size is decoded: a file may nest them deeper than the stack is.
+struct Level;
+
+impl Level {
+    fn enter() -> Option<Level> {
+        let depth = DEPTH.get();
+        (depth < MAX_DEPTH).then(|| {
+            DEPTH.set(depth + 1);
+            Level
+        })
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+impl<'de> Deserialize<'de> for Dim {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Dim, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename = "Dim")]
+        struct Raw {
+            terms: BTreeMap<Monomial, i64>,
+        }
+        let _level = Level::enter().ok_or_else(|| D::Error::custom("a size is nested too deeply"))?;
+        let Raw { terms } = Raw::deserialize(deserializer)?;
+        if terms.iter().any(|(m, c)| *c == 0 || !m.is_sorted()) {
+            return Err(D::Error::custom("a size is not in normal form"));
+        }
+        Ok(Dim { terms })
+    }
 }
 
 impl From<u64> for Dim {
@@ -127,12 +169,15 @@ impl Dim {
 
     /// Quotient rounded down; `None` when the divisor is known to be zero.
     pub fn floor_div(&self, by: &Dim) -> Option<Dim> {
-        self.div(by, i64::div_euclid, Atom::FloorDiv)
+        self.div(by, |a, b| a.checked_div_euclid(b).unwrap_or(i64::MAX), Atom::FloorDiv)
     }
 
     /// Quotient rounded up; `None` when the divisor is known to be zero.
     pub fn ceil_div(&self, by: &Dim) -> Option<Dim> {
-        self.div(by, |a, b| -((-a).div_euclid(b)), Atom::CeilDiv)
+        fn up(a: i64, b: i64) -> Option<i64> {
+            a.checked_neg()?.checked_div_euclid(b)?.checked_neg()
+        }
+        self.div(by, |a, b| up(a, b).unwrap_or(i64::MAX), Atom::CeilDiv)
     }
 
     fn div(&self, by: &Dim, f: fn(i64, i64) -> i64, atom: fn(Box<Dim>, Box<Dim>) -> Atom) -> Option<Dim> {
@@ -147,7 +192,7 @@ impl Dim {
             return Some(Dim::constant(1));
         }
         if let Some(b) = divisor
-            && self.terms.values().all(|c| c % b == 0)
+            && self.terms.values().all(|c| c.checked_rem(b) == Some(0))
         {
             return Some(Dim { terms: self.terms.iter().map(|(m, c)| (m.clone(), c / b)).collect() });
         }
@@ -157,7 +202,7 @@ impl Dim {
             && let Some(terms) = self
                 .terms
                 .iter()
-                .map(|(m, c)| Some((cancel(m, mb)?, (c % cb == 0).then(|| c / cb)?)))
+                .map(|(m, c)| Some((cancel(m, mb)?, (c.checked_rem(*cb) == Some(0)).then(|| c / cb)?)))
                 .collect()
         {
             return Some(Dim { terms });
@@ -339,13 +384,21 @@ impl fmt::Display for Dim {
 impl fmt::Display for Atom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Atom::Symbol(s) => f.write_str(s),
+            // A name that could be read as something else is quoted.
+            Atom::Symbol(s) if is_identifier(s) => f.write_str(s),
+            Atom::Symbol(s) => write!(f, "{s:?}"),
             Atom::FloorDiv(x, y) => write!(f, "floordiv({x}, {y})"),
             Atom::CeilDiv(x, y) => write!(f, "ceildiv({x}, {y})"),
             Atom::Min(x, y) => write!(f, "min({x}, {y})"),
             Atom::Max(x, y) => write!(f, "max({x}, {y})"),
         }
     }
+}
+
+/// Whether the text form of a symbol is its bare name.
+fn is_identifier(s: &str) -> bool {
+    s.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && s.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 #[cfg(test)]

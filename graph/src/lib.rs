@@ -11,6 +11,7 @@ mod facts;
 mod graph;
 mod literal;
 mod order;
+mod parse;
 mod text;
 mod verify;
 
@@ -24,6 +25,7 @@ pub use graph::{
 };
 pub use literal::{Literal, LiteralError};
 pub use order::{ancestors, dependencies, topological_order};
+pub use parse::TypeTextError;
 pub use text::{quote_name, unquote_name};
 pub use verify::{VerifyError, verify};
 

@@ -7,10 +7,28 @@ use std::sync::Arc;
 
 /// A tensor with its elements, little endian, row-major.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Raw")]
 pub struct Literal {
     dtype: DType,
     shape: Vec<u64>,
     bytes: Arc<[u8]>,
+}
+
+/// What a file holds: nothing says that the bytes are as many as the shape asks for.
+#[derive(Deserialize)]
+#[serde(rename = "Literal")]
+struct Raw {
+    dtype: DType,
+    shape: Vec<u64>,
+    bytes: Arc<[u8]>,
+}
+
+impl TryFrom<Raw> for Literal {
+    type Error = LiteralError;
+
+    fn try_from(raw: Raw) -> Result<Literal, LiteralError> {
+        Literal::new(raw.dtype, raw.shape, raw.bytes)
+    }
 }
 
 /// Why a literal cannot be made.

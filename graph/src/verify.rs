@@ -1,6 +1,6 @@
 //! The invariants of a graph, checked between passes.
 //!
-//! 1. Every id is in range, and a value's definition points back at it.
+//! 1. Every id is in range, and a value and what defines it (input, state, node output) point at each other.
 //! 2. Nodes stand in topological order: a node reads only inputs, constants, state and results of earlier nodes.
 //! 3. Value names are unique, and so are node names and state names.
 //! 4. Constants have the type of their elements; a state's output has the type of its input and is made by a node.
@@ -56,9 +56,26 @@ pub fn verify(g: &Graph) -> Result<(), VerifyError> {
             return broken("graph", format!("value {} does not exist", v.0));
         }
     }
-    for s in &g.states {
+    // Above, a value finds what defines it; here the other way round, so that nothing is defined twice.
+    for (k, i) in g.inputs.iter().enumerate() {
+        if !matches!(g.value(i.value).def, ValueDef::Input(d) if d as usize == k) {
+            return broken(&g.value(i.value).name, "is listed as an input, but is none");
+        }
+    }
+    for (n, node) in g.nodes.iter().enumerate() {
+        for (o, v) in node.outputs.iter().enumerate() {
+            let def = &g.value(*v).def;
+            if !matches!(def, ValueDef::Node { node, index } if node.index() == n && *index as usize == o) {
+                return broken(&node.name, format!("{} is not its output", g.value(*v).name));
+            }
+        }
+    }
+    for (i, s) in g.states.iter().enumerate() {
         if !in_range(s.input) || s.output.is_some_and(|o| !in_range(o)) {
             return broken(&s.name, "its value does not exist");
+        }
+        if !matches!(g.value(s.input).def, ValueDef::State(d) if d.index() == i) {
+            return broken(&s.name, format!("{} is not its old version", g.value(s.input).name));
         }
         if let Some(o) = s.output {
             if g.ty(o) != g.ty(s.input) {
