@@ -69,8 +69,13 @@ pub fn lower(graph: &Graph, costs: &CostModel, state_bytes: u64) -> Result<Probl
                 values[out.index()].bytes = 0;
             }
         }
-        let overwrites =
-            facts.overwrites.iter().filter_map(|(o, i)| Some((*o as u32, position(*i)?))).collect();
+        // A value that stands at several arguments may be overwritten only if each of them allows it.
+        let lawful = |o: usize, i: usize| {
+            let v = n.inputs.get(i).copied().flatten();
+            (0..n.inputs.len()).all(|k| n.inputs[k] != v || facts.overwrites.contains(&(o, k)))
+        };
+        let overwrites = facts.overwrites.iter().filter(|(o, i)| lawful(*o, *i));
+        let overwrites = overwrites.filter_map(|(o, i)| Some((*o as u32, position(*i)?))).collect();
         let time = costs.time(graph, n);
         let implementations = facts
             .implementations

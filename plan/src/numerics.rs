@@ -4,15 +4,17 @@ use crate::{Device, ProgramKind};
 use graph::{Graph, OpFacts};
 
 /// Hashes all that decides the bits of a step: the graph (operators, attributes, types, the order of contributions), the numeric class
-/// of each operator, the device kind and the version of dtrc. Budget, order, places and recomputation do not enter.
+/// of each operator, the device kind, the parts of a step and the version of dtrc. Budget, order, places and recomputation do not enter.
 pub fn numerics<'a>(
     device: Device,
+    accumulate: u32,
     programs: impl IntoIterator<Item = (ProgramKind, &'a Graph)>,
     ops: &dyn OpFacts,
 ) -> [u8; 32] {
     let mut h = blake3::Hasher::new();
     h.update(env!("CARGO_PKG_VERSION").as_bytes());
     h.update(device.to_string().as_bytes());
+    h.update(&accumulate.to_le_bytes());
     for (kind, g) in programs {
         h.update(kind.to_string().as_bytes());
         for n in &g.nodes {

@@ -2,17 +2,21 @@
 //!
 //! The validator replays each program and checks:
 //!
-//! 1. The graph is well formed, and every type follows from the operators.
-//! 2. State entries lie in the state section without overlap, and every state of a program is one of them.
-//! 3. A step reads only instances that are live; after a commit nothing reads the old version or a view of it.
+//! 1. The graph is well formed, every size is known, and every type follows from the operators.
+//! 2. State entries lie in the state section without overlap; each is the state of a program, and every state of a program is one of them,
+//!    with its type, its first elements and its kind.
+//! 3. A step reads only instances that are live; after a commit nothing reads the old version or a view of it, nor is it an output.
 //! 4. Storages that are live together do not overlap, workspaces included, and all lie in the arena.
-//! 5. Views, overwrites, commits and implementations are the operators' facts; what is overwritten is not read any more.
+//! 5. Views, overwrites, commits and implementations are the operators' facts; views are aligned to their elements. What is overwritten
+//!    is not read any more, and not by another argument of the same step.
 //! 6. A node that must not run twice does not; every state with a new version is committed, once.
 //! 7. Outputs are live at the end. Live peak and arena are the certified ones; the arena is at most the budget.
-//! 8. The numerics hash is that of the graphs.
+//! 8. The numerics hash is that of the programs. There is a program, and parts of a step exactly where gradients are accumulated.
+//!
+//! Nothing here trusts the plan: ids are checked before they are used as indices and sums before they are used as addresses.
 
-use crate::{ALIGNMENT, Place, Plan, Program, Run, Step, align, numerics};
-use graph::{Facts, OpFacts, StateId, ValueDef, ValueId};
+use crate::{ALIGNMENT, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, numerics};
+use graph::{Facts, Init, OpFacts, StateId, StateKind, TensorType, ValueDef, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan that must not run: where and why.
@@ -30,7 +34,9 @@ pub struct ValidateError {
 pub struct Replay {
     /// Live bytes while each step runs, state included.
     pub live: Vec<u64>,
-    /// Greatest of them.
+    /// Live bytes after each drop, in the order of steps and drops.
+    pub live_after_drops: Vec<u64>,
+    /// Greatest of the live bytes at a step.
     pub peak: u64,
     /// First step at which it is reached.
     pub peak_step: usize,
@@ -49,34 +55,79 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
             plan.arena, plan.budget
         ));
     }
+    if plan.programs.is_empty() {
+        return fail("it has no program".to_owned());
+    }
+    let parts = plan.programs.iter().any(|p| matches!(p.kind, ProgramKind::Micro | ProgramKind::Last));
+    if plan.accumulate == 0 || (plan.accumulate > 1) != parts {
+        return fail(format!("a step in {} parts does not fit its programs", plan.accumulate));
+    }
+    state_section(plan).map_err(|what| ValidateError { at: "plan".to_owned(), what })?;
+    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
+    if numerics(plan.device, plan.accumulate, graphs, ops) != plan.numerics {
+        return fail("the numerics hash is not that of the programs".to_owned());
+    }
+    plan.programs.iter().enumerate().map(|(i, p)| Walk::new(plan, p, i, ops)?.run()).collect()
+}
+
+/// The state section: entries in order, without overlap, each of them the state of a program.
+fn state_section(plan: &Plan) -> Result<(), String> {
     let mut end = 0u64;
-    let mut names = BTreeSet::new();
+    let mut kinds: BTreeMap<&str, Option<StateKind>> = BTreeMap::new();
     for s in &plan.state {
-        let bytes = s.ty.bytes().map(align);
-        let stop = bytes.and_then(|b| s.offset.checked_add(b));
+        let stop = s.ty.bytes().and_then(|b| s.offset.checked_add(align(b)));
         match stop {
-            Some(stop) if s.offset >= end && s.offset % ALIGNMENT == 0 && stop <= plan.state_bytes => {
+            Some(stop) if s.offset >= end && s.offset.is_multiple_of(ALIGNMENT) && stop <= plan.state_bytes => {
                 end = stop
             }
             _ => {
-                return fail(format!(
+                return Err(format!(
                     "state {:?} overlaps another or lies outside of the state section",
                     s.name
                 ));
             }
         }
-        if !names.insert(&s.name) {
-            return fail(format!("two states have the name {:?}", s.name));
+        if let Init::Literal(l) = &s.init
+            && TensorType::new(l.dtype(), l.shape()) != s.ty
+        {
+            return Err(format!("state {:?} begins with elements of another type", s.name));
+        }
+        if kinds.insert(&s.name, None).is_some() {
+            return Err(format!("two states have the name {:?}", s.name));
         }
     }
     if plan.state_bytes > plan.arena || !plan.state_bytes.is_multiple_of(ALIGNMENT) {
-        return fail("the state section is larger than the arena or not aligned".to_owned());
+        return Err("the state section is larger than the arena or not aligned".to_owned());
     }
-    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
-    if numerics(plan.device, graphs, ops) != plan.numerics {
-        return fail("the numerics hash is not that of the programs".to_owned());
+    for s in plan.programs.iter().flat_map(|p| &p.graph.states) {
+        if let Some(kind) = kinds.get_mut(&*s.name) {
+            // One program trains what another only reads.
+            match kind {
+                None | Some(StateKind::Frozen) => *kind = Some(s.kind),
+                Some(k) if s.kind == StateKind::Frozen || *k == s.kind => {}
+                Some(k) => {
+                    return Err(format!("state {:?} is both {k:?} and {:?}", s.name, s.kind));
+                }
+            }
+        }
     }
-    plan.programs.iter().enumerate().map(|(i, p)| Walk::new(plan, p, i, ops)?.run()).collect()
+    for s in &plan.state {
+        match kinds.get(&*s.name).copied().flatten() {
+            Some(kind) if kind == s.kind => {}
+            Some(kind) => return Err(format!("state {:?} is {kind:?}, not {:?}", s.name, s.kind)),
+            None => return Err(format!("state {:?} is of no program", s.name)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether all extents are known and their product, zeros left out, is far from overflowing.
+fn is_bounded(ty: &TensorType) -> bool {
+    let extents = ty.shape.0.iter().map(|d| d.as_const().and_then(|n| u64::try_from(n).ok()));
+    extents
+        .into_iter()
+        .try_fold(ty.dtype.size(), |n, d| n.checked_mul(d?.max(1)))
+        .is_some_and(|n| n <= 1 << 56)
 }
 
 /// A storage: an interval of the arena and the values whose instances lie on it.
@@ -137,6 +188,10 @@ impl<'a> Walk<'a> {
             runs: vec![0; g.nodes.len()],
             replay: Replay { arena: plan.state_bytes, ..Replay::default() },
         };
+        // Operators infer types from these: beyond known sizes they are not asked.
+        if let Some(v) = g.values.iter().find(|v| !is_bounded(&v.ty)) {
+            return Err(w.error(format!("the size of {:?}, {}, is unknown or too large", v.name, v.ty)));
+        }
         for n in 0..g.nodes.len() {
             let id = graph::NodeId(n as u32);
             w.at = format!("program {index} ({}), node {:?}", program.kind, g.node(id).name);
@@ -148,11 +203,14 @@ impl<'a> Walk<'a> {
             }
         }
         w.at = format!("program {index} ({})", program.kind);
-        let entries: BTreeMap<&str, _> = plan.state.iter().map(|e| (&*e.name, e)).collect();
+        let entries: BTreeMap<&str, &StateEntry> = plan.state.iter().map(|e| (&*e.name, e)).collect();
         for (i, s) in g.states.iter().enumerate() {
-            let e = entries.get(&*s.name).filter(|e| &e.ty == g.ty(s.input));
+            let e = entries.get(&*s.name).filter(|e| &e.ty == g.ty(s.input) && e.init == s.init);
             let e = e.ok_or_else(|| {
-                w.error(format!("state {:?} is not in the state section with its type", s.name))
+                w.error(format!(
+                    "state {:?} is not in the state section with its type and first elements",
+                    s.name
+                ))
             })?;
             let bytes = align(e.ty.bytes().unwrap_or(0));
             w.instances[s.input.index()] = Some((w.storages.len(), 0));
@@ -254,8 +312,13 @@ impl<'a> Walk<'a> {
         self.at = base;
         let g = &self.program.graph;
         for o in &g.outputs {
-            if self.instances[o.index()].is_none() {
+            let Some((storage, _)) = self.instances[o.index()] else {
                 return Err(self.error(format!("output {} is not live at the end", self.name(*o))));
+            };
+            if self.is_stale(storage) {
+                return Err(
+                    self.error(format!("output {} is the old version of a committed state", self.name(*o)))
+                );
             }
         }
         for (s, state) in g.states.iter().enumerate() {
@@ -274,8 +337,42 @@ impl<'a> Walk<'a> {
         Ok(self.replay)
     }
 
+    /// Whether a storage is the old version of a state that was committed.
+    fn is_stale(&self, storage: usize) -> bool {
+        matches!(self.storages[storage].owner, Owner::Old(s) if self.committed[s.index()])
+    }
+
+    /// Refuses to write a storage in place while an argument reads it: `lawful` tells at which inputs the operator bears it. The others
+    /// may lie there shifted or repeated, and would see elements of the result.
+    fn written_in_place(
+        &self,
+        storage: usize,
+        run: &Run,
+        lawful: impl Fn(usize) -> bool,
+    ) -> Result<(), ValidateError> {
+        for (k, v) in self.program.graph.node(run.node).inputs.iter().enumerate() {
+            let Some(v) = v else { continue };
+            // A commit of this step has another storage for the same bytes, so starts are compared.
+            let reads = self.instances[v.index()].is_some_and(|(s, at)| {
+                self.storages[s].start == self.storages[storage].start
+                    && self.storages[s].bytes > 0
+                    && (at != 0 || !lawful(k))
+            });
+            if reads {
+                return Err(self.error(format!(
+                    "writes in place what it reads through {}, its input {k}",
+                    self.name(*v)
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn step(&mut self, index: usize, run: &Run) -> Result<(), ValidateError> {
         let node = self.program.graph.node(run.node);
+        if run.queue != 0 {
+            return Err(self.error("only queue 0 is used by this version".to_owned()));
+        }
         let facts = self.ops.facts(&self.program.graph, run.node).map_err(|e| self.error(e))?;
         let implementation = facts.implementations.get(usize::from(run.implementation));
         let implementation =
@@ -291,9 +388,7 @@ impl<'a> Walk<'a> {
             let Some((storage, _)) = self.instances[v.index()] else {
                 return Err(self.error(format!("reads {}, which is not live", self.name(*v))));
             };
-            if let Owner::Old(s) = self.storages[storage].owner
-                && self.committed[s.index()]
-            {
+            if self.is_stale(storage) {
                 return Err(self
                     .error(format!("reads the old version of a committed state through {}", self.name(*v))));
             }
@@ -326,6 +421,9 @@ impl<'a> Walk<'a> {
         if let Some(s) = scratch {
             self.release(s);
         }
+        if !run.drops.is_sorted_by(|a, b| a < b) {
+            return Err(self.error("its drops are not in the order of values".to_owned()));
+        }
         for v in &run.drops {
             if v.index() >= self.instances.len() {
                 return Err(self.error("drops a value that does not exist".to_owned()));
@@ -334,6 +432,7 @@ impl<'a> Walk<'a> {
                 return Err(self.error(format!("drops the state {}", self.name(*v))));
             }
             self.drop_value(*v)?;
+            self.replay.live_after_drops.push(self.live_bytes);
         }
         // What was overwritten must be dead now: nobody holds the storage but its new value.
         for (storage, o) in taken {
@@ -381,14 +480,21 @@ impl<'a> Walk<'a> {
                 let v = source(input)?;
                 let (storage, at) =
                     self.instances[v.index()].ok_or_else(|| self.error("no source".to_owned()))?;
-                let end = at
-                    .checked_add(fact.offset)
-                    .and_then(|s| s.checked_add(self.program.graph.ty(value).bytes()?));
-                if end.is_none_or(|e| e > self.storages[storage].bytes) {
+                let g = &self.program.graph;
+                let end = g.ty(value).bytes().and_then(|b| b.checked_add(fact.offset));
+                if end.is_none_or(|e| g.ty(v).bytes().is_none_or(|source| e > source)) {
                     return Err(self.error(format!("output {o} reaches beyond its source")));
                 }
+                // Within the source, and so within the arena: no sum overflows.
+                let at = at + fact.offset;
+                let size = g.ty(value).dtype.size();
+                if !(self.storages[storage].start + at).is_multiple_of(size) {
+                    return Err(
+                        self.error(format!("output {o} does not begin at a multiple of its {size} bytes"))
+                    );
+                }
                 self.storages[storage].holders.insert(value);
-                (storage, at + fact.offset)
+                (storage, at)
             }
             Place::Overwrite { input } => {
                 if !facts.overwrites.contains(&(o, input as usize)) {
@@ -404,6 +510,7 @@ impl<'a> Walk<'a> {
                 if taken.iter().any(|(t, _)| *t == storage) {
                     return Err(self.error("two outputs overwrite one storage".to_owned()));
                 }
+                self.written_in_place(storage, run, |k| facts.overwrites.contains(&(o, k)))?;
                 taken.insert((storage, value));
                 self.storages[storage].holders.insert(value);
                 (storage, 0)
@@ -429,6 +536,7 @@ impl<'a> Walk<'a> {
                 let Some((storage, _)) = self.instances[v.index()] else {
                     return Err(self.error("no source".to_owned()));
                 };
+                self.written_in_place(storage, run, |k| k == input as usize)?;
                 // The new version lies where the old one was; as a storage it is another one.
                 let Storage { start, bytes, .. } = self.storages[storage];
                 self.storages.push(Storage {
