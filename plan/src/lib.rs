@@ -4,12 +4,15 @@
 //! named, not contained. The runtime obeys it or refuses it. [`validate`] says what a right plan is, and knows neither the planner nor
 //! a runtime.
 
+mod diff;
 mod numerics;
 mod show;
+pub mod text;
 mod types;
 mod validate;
 mod wire;
 
+pub use diff::{Diff, ProgramDiff, diff};
 pub use numerics::numerics;
 pub use show::show;
 pub use types::{

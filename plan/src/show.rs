@@ -4,7 +4,7 @@ use crate::{Place, Plan, Program, Replay, Step};
 use graph::{Graph, NodeId, ValueId, quote_name};
 use std::fmt::Write;
 
-const MIB: f64 = 1048576.0;
+const KIB: f64 = 1024.0;
 
 /// The plan as text. `replays` are what [`crate::validate`] returned.
 pub fn show(plan: &Plan, replays: &[Replay]) -> String {
@@ -16,21 +16,31 @@ pub fn show(plan: &Plan, replays: &[Replay]) -> String {
     out
 }
 
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    let b = bytes as f64;
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1048576 => format!("{:.1} KiB", b / KIB),
+        1048576..1073741824 => format!("{:.1} MiB", b / KIB / KIB),
+        _ => format!("{:.2} GiB", b / KIB / KIB / KIB),
+    }
+}
+
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
 }
 
 fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> std::fmt::Result {
     let c = &p.certificate;
-    let mib = |b: u64| format!("{:.1} MiB", b as f64 / MIB);
     writeln!(out, "plan {}  {}  {}  budget {}", quote_name(&plan.model), p.kind, plan.device, plan.budget)?;
     writeln!(
         out,
         "  live peak {}   arena {}   keep-all {}   state {}",
-        mib(c.live_peak),
-        mib(c.arena),
-        mib(c.keep_all),
-        mib(plan.state_bytes)
+        size(c.live_peak),
+        size(c.arena),
+        size(c.keep_all),
+        size(plan.state_bytes)
     )?;
     let bound = match c.lower_bound_ns {
         Some(b) => format!("+{:.1} %", share(b, c.base_time_ns)),
@@ -44,55 +54,109 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
         c.stop_reason,
         c.strategy
     )?;
+    writeln!(out, "  static region {{")?;
+    write_rows(out, &rows(p, replay))?;
+    writeln!(out, "  }}")
+}
+
+/// A step as it stands in its columns, and the lines below it.
+struct Row {
+    head: String,
+    place: String,
+    live: String,
+    marks: &'static str,
+    /// What is dropped after it, and what is live then.
+    drops: Vec<(String, String)>,
+}
+
+/// Widest column of names before a line is allowed to stick out.
+const WIDEST: usize = 72;
+
+fn rows(p: &Program, replay: &Replay) -> Vec<Row> {
     let g = &p.graph;
     let label = Labels::new(g);
-    writeln!(out, "  static region {{")?;
     let mut times = vec![0u32; g.nodes.len()];
     let mut live = replay.live.iter();
-    let mut peak_shown = false;
+    let mut after = replay.live_after_drops.iter();
+    let mut next = || size(after.next().copied().unwrap_or(0));
+    let mut rows = Vec::with_capacity(p.steps.len());
     for (i, step) in p.steps.iter().enumerate() {
-        let Step::Run(run) = step else {
-            writeln!(out, "    {step:?}")?;
-            continue;
-        };
+        // Valid plans of this version have no other steps.
+        let Step::Run(run) = step else { continue };
         let node = g.node(run.node);
         times[run.node.index()] += 1;
-        let n = times[run.node.index()];
-        let suffix = if n == 1 {
-            String::new()
-        } else if n == 2 {
-            "'".to_owned()
-        } else {
-            format!("'{}", n - 1)
+        let suffix = match times[run.node.index()] {
+            1 => String::new(),
+            2 => "'".to_owned(),
+            n => format!("'{}", n - 1),
         };
         let args: Vec<_> =
             node.inputs.iter().map(|v| v.map_or_else(|| "_".to_owned(), |v| label.value(g, v))).collect();
-        let head = format!("{}{suffix} = {} {}", quote_name(&node.name), node.op, args.join(", "));
-        let mut place = String::new();
+        let mut places = Vec::new();
         for (o, at) in node.outputs.iter().zip(&run.outputs) {
-            match at {
-                Place::New { offset, .. } => {
-                    write!(place, " {} @ {offset}", mib(g.ty(*o).bytes().unwrap_or(0)))?
-                }
-                Place::Overwrite { input } => write!(place, " over {}", args[*input as usize])?,
-                Place::View { input } => write!(place, " view of {}", args[*input as usize])?,
-                Place::Commit { input } => write!(place, " commit {}", args[*input as usize])?,
-            }
+            let source = |input: &u32| args.get(*input as usize).map_or("_", |a| a.as_str());
+            places.push(match at {
+                Place::New { offset, .. } => format!("{} @ {offset}", size(g.ty(*o).bytes().unwrap_or(0))),
+                Place::Overwrite { input } => format!("over {}", source(input)),
+                Place::View { input } => format!("view of {}", source(input)),
+                Place::Commit { input } => format!("commit {}", source(input)),
+            });
         }
-        let bytes = live.next().copied().unwrap_or(0);
-        let mut marks = String::new();
-        if replay.recomputed.contains(&i) {
-            marks.push_str("   recompute");
+        let again = replay.recomputed.binary_search(&i).is_ok();
+        let marks = match (again, i == replay.peak_step) {
+            (true, true) => "recompute  peak",
+            (true, false) => "recompute",
+            (false, true) => "peak",
+            (false, false) => "",
+        };
+        rows.push(Row {
+            head: head(&format!("{}{suffix} = {}", quote_name(&node.name), node.op), &args),
+            place: shortened(places, ", "),
+            live: size(live.next().copied().unwrap_or(0)),
+            marks,
+            drops: run.drops.iter().map(|d| (format!("drop {}", label.value(g, *d)), next())).collect(),
+        });
+    }
+    rows
+}
+
+/// A step's text: all arguments, or as many as the column takes.
+fn head(call: &str, args: &[String]) -> String {
+    let mut text = call.to_owned();
+    for (i, a) in args.iter().enumerate() {
+        let rest = if i + 1 < args.len() { ", ...".len() } else { 0 };
+        if i > 0 && text.chars().count() + 2 + a.chars().count() + rest > WIDEST {
+            text.push_str(", ...");
+            break;
         }
-        if bytes == replay.peak && !std::mem::replace(&mut peak_shown, true) {
-            marks.push_str("   peak");
-        }
-        writeln!(out, "    {head:<60} {place:<28} live {:>10}{marks}", mib(bytes))?;
-        for d in &run.drops {
-            writeln!(out, "    drop {}", label.value(g, *d))?;
+        text.push_str(if i == 0 { " " } else { ", " });
+        text.push_str(a);
+    }
+    text
+}
+
+/// All parts, or as many as the column takes and the number of the others.
+fn shortened(parts: Vec<String>, between: &str) -> String {
+    let (shown, more) = (parts.len().min(2), parts.len().saturating_sub(2));
+    let text = parts[..shown].join(between);
+    if more > 0 { format!("{text}, {more} more") } else { text }
+}
+
+fn write_rows(out: &mut String, rows: &[Row]) -> std::fmt::Result {
+    let width = |f: fn(&Row) -> &str| {
+        let widths = rows.iter().map(|r| f(r).chars().count()).filter(|w| *w <= WIDEST);
+        widths.max().unwrap_or(0)
+    };
+    let (head, place, live) = (width(|r| &r.head), width(|r| &r.place), width(|r| &r.live));
+    for r in rows {
+        let line =
+            format!("    {:<head$}   {:<place$}   live {:>live$}   {}", r.head, r.place, r.live, r.marks);
+        writeln!(out, "{}", line.trim_end())?;
+        for (drop, left) in &r.drops {
+            writeln!(out, "    {drop:<head$}   {:<place$}   live {left:>live$}", "")?;
         }
     }
-    writeln!(out, "  }}")
+    Ok(())
 }
 
 /// Values are called by their node where it has one output, else by their own name.

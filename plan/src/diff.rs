@@ -1,0 +1,144 @@
+//! Two plans side by side: what each claims, what each recomputes, whether both give the same bits.
+
+use crate::{Plan, Program, ProgramKind, Replay, Step};
+use graph::quote_name;
+use std::{collections::BTreeMap, fmt};
+
+/// How two plans differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diff {
+    /// The numerics hashes are equal: both plans give the same bits.
+    pub same_numerics: bool,
+    /// Both have the same state at the same offsets: a checkpoint's bytes lie where they lay.
+    pub same_state: bool,
+    /// Programs of the same kind, paired in order.
+    pub programs: Vec<ProgramDiff>,
+    /// Programs that only one of the plans has: whether it is the first, and the kind.
+    pub unpaired: Vec<(bool, ProgramKind)>,
+}
+
+/// How two programs differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramDiff {
+    /// What both are for.
+    pub kind: ProgramKind,
+    /// What is counted (bytes, nanoseconds or steps), and the numbers of both; `None` where it was not computed.
+    pub numbers: Vec<(&'static str, Option<u64>, Option<u64>)>,
+    /// Names of nodes that only the first program runs again, in its order, with the number of repetitions.
+    pub only_first: Vec<(String, u32)>,
+    /// The same of the second.
+    pub only_second: Vec<(String, u32)>,
+    /// Nodes that both run again.
+    pub both: usize,
+}
+
+/// Compares two plans; the replays are what [`crate::validate`] returned for each.
+pub fn diff(first: (&Plan, &[Replay]), second: (&Plan, &[Replay])) -> Diff {
+    let (a, b) = (first.0, second.0);
+    let mut programs = Vec::new();
+    let mut unpaired = Vec::new();
+    let mut taken = vec![false; b.programs.len()];
+    for (i, p) in a.programs.iter().enumerate() {
+        let partner = (0..b.programs.len()).find(|j| !taken[*j] && b.programs[*j].kind == p.kind);
+        let Some(j) = partner else {
+            unpaired.push((true, p.kind));
+            continue;
+        };
+        taken[j] = true;
+        if let (Some(x), Some(y)) = (first.1.get(i), second.1.get(j)) {
+            programs.push(program((a, p, x), (b, &b.programs[j], y)));
+        }
+    }
+    unpaired.extend(b.programs.iter().zip(&taken).filter(|(_, t)| !**t).map(|(p, _)| (false, p.kind)));
+    Diff {
+        same_numerics: a.numerics == b.numerics,
+        same_state: a.state == b.state && a.state_bytes == b.state_bytes,
+        programs,
+        unpaired,
+    }
+}
+
+fn program(a: (&Plan, &Program, &Replay), b: (&Plan, &Program, &Replay)) -> ProgramDiff {
+    let (ca, cb) = (&a.1.certificate, &b.1.certificate);
+    let steps = |p: &Program| Some(p.steps.len() as u64);
+    let again = |r: &Replay| Some(r.recomputed.len() as u64);
+    let numbers = vec![
+        ("budget bytes", Some(a.0.budget), Some(b.0.budget)),
+        ("state bytes", Some(a.0.state_bytes), Some(b.0.state_bytes)),
+        ("arena bytes", Some(ca.arena), Some(cb.arena)),
+        ("live peak bytes", Some(ca.live_peak), Some(cb.live_peak)),
+        ("keep-all bytes", Some(ca.keep_all), Some(cb.keep_all)),
+        ("naive peak bytes", Some(ca.naive_peak), Some(cb.naive_peak)),
+        ("steps", steps(a.1), steps(b.1)),
+        ("recomputed steps", again(a.2), again(b.2)),
+        ("predicted ns", Some(ca.time_ns), Some(cb.time_ns)),
+        ("predicted ns, nothing recomputed", Some(ca.base_time_ns), Some(cb.base_time_ns)),
+        ("lower bound of extra ns", ca.lower_bound_ns, cb.lower_bound_ns),
+    ];
+    let (ra, rb) = (repeated(a.1, a.2), repeated(b.1, b.2));
+    let only = |x: &[(String, u32)], y: &[(String, u32)]| -> Vec<(String, u32)> {
+        let y: BTreeMap<&str, u32> = y.iter().map(|(n, k)| (&**n, *k)).collect();
+        x.iter().filter(|(n, _)| !y.contains_key(&**n)).cloned().collect()
+    };
+    let (only_first, only_second) = (only(&ra, &rb), only(&rb, &ra));
+    let both = ra.len() - only_first.len();
+    ProgramDiff { kind: a.1.kind, numbers, only_first, only_second, both }
+}
+
+/// Nodes that run again, in the order of their first repetition, and how often.
+fn repeated(p: &Program, replay: &Replay) -> Vec<(String, u32)> {
+    let mut out: Vec<(String, u32)> = Vec::new();
+    let mut at: BTreeMap<u32, usize> = BTreeMap::new();
+    for i in &replay.recomputed {
+        let Some(Step::Run(run)) = p.steps.get(*i) else { continue };
+        let k = *at.entry(run.node.0).or_insert_with(|| {
+            out.push((p.graph.node(run.node).name.to_string(), 0));
+            out.len() - 1
+        });
+        out[k].1 += 1;
+    }
+    out
+}
+
+impl fmt::Display for Diff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = if self.same_numerics {
+            "equal: both plans give the same bits"
+        } else {
+            "differ: the plans compute different numbers"
+        };
+        writeln!(f, "numerics {verdict}")?;
+        let verdict = if self.same_state { "equal" } else { "different" };
+        writeln!(f, "state sections {verdict}")?;
+        for (first, kind) in &self.unpaired {
+            writeln!(f, "program {kind} only in the {}", if *first { "first" } else { "second" })?;
+        }
+        self.programs.iter().try_for_each(|p| p.fmt(f))
+    }
+}
+
+impl fmt::Display for ProgramDiff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = format!("program {}", self.kind);
+        writeln!(f, "{head:<34} {:>16} {:>16} {:>16}", "first", "second", "change")?;
+        let text = |n: &Option<u64>| n.map_or_else(|| "not computed".to_owned(), |n| n.to_string());
+        for (what, a, b) in &self.numbers {
+            let change = match (a, b) {
+                (Some(a), Some(b)) if a == b => "=".to_owned(),
+                (Some(a), Some(b)) => format!("{:+}", i128::from(*b) - i128::from(*a)),
+                _ => String::new(),
+            };
+            let line = format!("  {what:<32} {:>16} {:>16} {change:>16}", text(a), text(b));
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        writeln!(f, "  recomputed in both: {} nodes", self.both)?;
+        for (which, list) in [("first", &self.only_first), ("second", &self.only_second)] {
+            writeln!(f, "  recomputed only in the {which}: {} nodes", list.len())?;
+            for (name, times) in list {
+                let times = if *times > 1 { format!("  {times} times") } else { String::new() };
+                writeln!(f, "    {}{times}", quote_name(name))?;
+            }
+        }
+        Ok(())
+    }
+}
