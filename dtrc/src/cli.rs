@@ -40,6 +40,8 @@ pub enum Command {
     Show(commands::show::Args),
     /// Check a plan against everything a right plan must be.
     Check(commands::check::Args),
+    /// Compare two plans: what each needs and recomputes, whether both give the same bits.
+    Diff(commands::diff::Args),
     /// What memory a model needs, piece by piece.
     Estimate(commands::estimate::Args),
     /// What of devices and libraries is found, and what is missing.

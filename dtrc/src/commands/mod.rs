@@ -8,6 +8,7 @@ use crate::{
 pub mod check;
 pub mod compile;
 pub mod completions;
+pub mod diff;
 pub mod doctor;
 pub mod estimate;
 pub mod explain;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<u8, CliError> {
         Command::Train(a) => train::run(&a, global),
         Command::Show(a) => show::run(&a, global),
         Command::Check(a) => check::run(&a, global),
+        Command::Diff(a) => diff::run(&a, global),
         Command::Estimate(a) => estimate::run(&a, global),
         Command::Doctor(a) => doctor::run(&a, global),
         Command::Run(a) => run::run(&a, global),

@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// The plan file.
     plan: PathBuf,
+
+    /// Print everything exactly, in a form that reads back to the same plan.
+    #[arg(long)]
+    full: bool,
 }
 
 /// Reads, decodes and validates a plan file.
@@ -25,7 +29,11 @@ pub fn read_plan(path: &Path) -> Result<(Plan, Vec<Replay>), CliError> {
 /// Prints the plan.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let (plan, replays) = read_plan(&args.plan)?;
-    let text = plan::show(&plan, &replays);
+    let text = if args.full {
+        plan::text::full(&plan).map_err(|e| CliError::bad_input(format!("{}: {e}", args.plan.display())))?
+    } else {
+        plan::show(&plan, &replays)
+    };
     if global.json {
         println!("{}", json!({"schema": 1, "plan": args.plan, "text": text}));
     } else {
