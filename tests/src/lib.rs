@@ -1,6 +1,7 @@
 //! What the tests across crates share: where the handed data is, reference numbers, evaluation of training steps.
 
 pub mod reference;
+pub mod tiny;
 
 use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
 use runtime::data::npz::Npz;
