@@ -77,7 +77,9 @@ fn state_section(plan: &Plan) -> Result<(), String> {
     for s in &plan.state {
         let stop = s.ty.bytes().and_then(|b| s.offset.checked_add(align(b)));
         match stop {
-            Some(stop) if s.offset >= end && s.offset.is_multiple_of(ALIGNMENT) && stop <= plan.state_bytes => {
+            Some(stop)
+                if s.offset >= end && s.offset.is_multiple_of(ALIGNMENT) && stop <= plan.state_bytes =>
+            {
                 end = stop
             }
             _ => {

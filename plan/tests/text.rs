@@ -95,7 +95,7 @@ fn errors_name_the_line() {
         ("run c", "run d impl 0 queue 0", "there is no node \"d\""),
         ("run c", "run c impl 300 queue 0", "a number expected"),
         ("drop a", "drop \"a", "a quote is not closed"),
-        ("state", "state w parameter layer.weight init ones", "weight, zeros or literal expected"),
+        ("state ", "state w parameter layer.weight init ones", "weight, zeros or literal expected"),
         ("end", "# the end", "the text ends"),
     ];
     for (prefix, replacement, what) in cases {

@@ -57,7 +57,9 @@ pub fn train_options(imported: &Imported, optimizer: Optimizer) -> TrainOptions 
 pub fn plans(imported: &Imported, optimizer: Optimizer, shares: &[f64]) -> Vec<Plan> {
     let options = train_options(imported, optimizer);
     let (graphs, _) = programs(&imported.graph, Some(&options), None).unwrap_or_else(|e| panic!("{e}"));
-    let (costs, planner) = (CostModel::estimated(DeviceProfile::cpu()), Options::default());
+    // Any plan will do: the search is short.
+    let planner = Options { work: Some(100_000), ..Options::default() };
+    let costs = CostModel::estimated(DeviceProfile::cpu());
     let request = Request {
         model: "tiny",
         accumulate: 1,
