@@ -181,6 +181,35 @@ fn deep_and_wide_convolutions() {
         .check(DType::F32, &mut rng);
 }
 
+/// Rows of several blocks, through the buffer and past it.
+#[test]
+fn depthwise_convolutions() {
+    let mut rng = StdRng::seed_from_u64(8);
+    for (stride, dilation, kernel) in [
+        ([1, 1], 1, 3),
+        ([2, 2], 1, 3),
+        ([1, 1], 2, 5),
+        ([2, 1], 1, 3),
+        ([1, 3], 1, 3),
+        ([1, 1], 40, 3),
+        ([1, 2], 3, 4),
+    ] {
+        let g = Geometry {
+            images: 2,
+            group: 3,
+            features: 1,
+            channels: 1,
+            input: [4, 150],
+            kernel: [2, kernel],
+            stride,
+            dilation: [1, dilation],
+            pads: [1, 2, 0, 1],
+        };
+        g.check(DType::F32, &mut rng);
+        g.check(DType::F64, &mut rng);
+    }
+}
+
 /// Imports one node and returns the shape and attributes of the operator it became.
 fn import(op_type: &str, attrs: Attrs, shapes: &[&[usize]]) -> Result<(Vec<usize>, Attrs), String> {
     let mut graph = Graph::default();
