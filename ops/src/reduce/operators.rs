@@ -58,8 +58,8 @@ where
     }
 
     #[inline(always)]
-    fn step(&self, lane: T, x: T, context: T) -> T {
-        lane.add(self.0.term(x, context))
+    fn one(&self, x: T, context: T) -> T {
+        self.0.term(x, context)
     }
 
     #[inline(always)]
@@ -129,8 +129,8 @@ impl<T: Accumulate> Reducer<T> for Product {
     }
 
     #[inline(always)]
-    fn step(&self, lane: T, x: T, _: T) -> T {
-        lane.mul(x)
+    fn one(&self, x: T, _: T) -> T {
+        x
     }
 
     #[inline(always)]
@@ -169,13 +169,13 @@ impl<T: Wrapping, const LARGEST: bool> Reducer<T> for Extreme<T, LARGEST> {
     }
 
     #[inline(always)]
-    fn step(&self, lane: T, x: T, _: T) -> T {
-        if LARGEST { lane.greater_of(x) } else { lane.lesser_of(x) }
+    fn one(&self, x: T, _: T) -> T {
+        x
     }
 
     #[inline(always)]
     fn merge(&self, a: T, b: T) -> T {
-        self.step(a, b, b)
+        if LARGEST { a.greater_of(b) } else { a.lesser_of(b) }
     }
 
     #[inline(always)]
@@ -185,7 +185,7 @@ impl<T: Wrapping, const LARGEST: bool> Reducer<T> for Extreme<T, LARGEST> {
 
     #[inline(always)]
     fn join(&self, a: T, b: T) -> T {
-        self.step(a, b, b)
+        Reducer::merge(self, a, b)
     }
 
     #[inline(always)]
