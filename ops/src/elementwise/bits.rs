@@ -8,7 +8,7 @@ use super::{
 use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
-    cpu::{CpuKernel, Element},
+    cpu::CpuKernel,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};
@@ -105,8 +105,27 @@ impl OpDef for BitwiseNot {
     }
 }
 
-/// Unsigned a shifted by b bits; attribute `left` (0 or 1). A shift by the width or more gives 0.
+/// Integer a shifted by b bits; attribute `left` (0 or 1). Shifting signed integers right keeps the sign. A negative b, the width or more
+/// shift every bit out: 0, or -1 to the right of a negative a.
 pub struct BitShift;
+
+macro_rules! shift {
+    ($s:expr, $left:expr, $($dtype:ident $t:ty),*) => {
+        match $s.input(0)?.dtype {
+            $(DType::$dtype => {
+                let count = |b: $t| u32::try_from(b).unwrap_or(u32::MAX);
+                if $left {
+                    zip::<$t, $t>($s, move |a: $t, b: $t| a.checked_shl(count(b)).unwrap_or(0))
+                } else {
+                    // The last bit by itself, so that nothing but the sign is left.
+                    let all = |a: $t| (a >> (<$t>::BITS - 1)) >> 1;
+                    zip::<$t, $t>($s, move |a: $t, b: $t| a.checked_shr(count(b)).unwrap_or_else(|| all(a)))
+                }
+            })*
+            d => Err(OpError::invalid(format!("inputs must be integers, not {d}"))),
+        }
+    };
+}
 
 impl OpDef for BitShift {
     fn name(&self) -> &'static str {
@@ -125,10 +144,7 @@ impl OpDef for BitShift {
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
-        let d = s.input(0)?.dtype;
-        if !matches!(d, DType::U8 | DType::U16 | DType::U32 | DType::U64) {
-            return Err(OpError::invalid(format!("inputs must be unsigned integers, not {d}")));
-        }
+        integers(s)?;
         s.attrs.int("left")?;
         same_dtype(s)
     }
@@ -141,17 +157,11 @@ impl OpDef for BitShift {
         Facts { folds: true, ..broadcast_facts(s) }
     }
 
+    // Counts of some types always fit.
+    #[allow(clippy::unnecessary_fallible_conversions, clippy::useless_conversion)]
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let left = s.attrs.int("left")? != 0;
-        crate::for_width!(s.input(0)?.dtype, T => {
-            // A count beyond 32 bits is beyond every width too.
-            let count = |b: T| b.to_f64() as u32;
-            if left {
-                zip::<T, T>(s, move |a: T, b: T| a.checked_shl(count(b)).unwrap_or(0))
-            } else {
-                zip::<T, T>(s, move |a: T, b: T| a.checked_shr(count(b)).unwrap_or(0))
-            }
-        })
+        shift!(s, left, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -161,6 +171,10 @@ impl OpDef for BitShift {
                 .input(0, a)
                 .input(1, CaseInput::ints(d, &[3], 0, 12))
         };
-        vec![case("left", true, DType::U8), case("right", false, DType::U32)]
+        vec![
+            case("left", true, DType::U8),
+            case("right", false, DType::U32),
+            case("signed", false, DType::I16),
+        ]
     }
 }

@@ -95,7 +95,13 @@ macro_rules! ieee {
             #[inline(always)]
             fn modulo(self, b: Self) -> Self {
                 let r = self % b;
-                if r != 0.0 && (r < 0.0) != (b < 0.0) { r + b } else { r }
+                if r == 0.0 {
+                    r.copysign(b)
+                } else if (r < 0.0) != (b < 0.0) {
+                    r + b
+                } else {
+                    r
+                }
             }
             #[inline(always)]
             fn neg(self) -> Self { -self }
@@ -133,6 +139,9 @@ mod tests {
             assert_eq!((Wrapping::fmod(a, b), Wrapping::modulo(a, b)), (fmod, modulo), "{a} and {b}");
         }
         assert_eq!(Wrapping::fmod(-5.5f64, 2.0), -1.5);
+        assert_eq!(Wrapping::modulo(-5.5f64, 2.0), 0.5);
+        assert_eq!(Wrapping::modulo(-3.0f32, f32::INFINITY), f32::INFINITY);
+        assert!(Wrapping::modulo(4.0f32, -2.0).is_sign_negative() && Wrapping::modulo(1.0f32, 0.0).is_nan());
         assert_eq!(Wrapping::modulo(-5.5f64, 2.0), 0.5);
         assert_eq!(Wrapping::modulo(200u8, 7), 4);
     }

@@ -241,7 +241,7 @@ impl OpDef for PowExponentGrad {
     }
 }
 
-/// The remainder of a / b; attribute `fmod`: with the sign of a (1) or of b (0, integers only).
+/// The remainder of a / b; attribute `fmod`: with the sign of a (1) or of b (0).
 pub struct Mod;
 
 impl OpDef for Mod {
@@ -250,15 +250,11 @@ impl OpDef for Mod {
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
-        let fmod = s.attrs.int("fmod")? != 0;
-        let t = same_dtype(s)?;
-        if t[0].dtype.is_float() && !fmod {
-            return Err(OpError::invalid("floating-point remainders need fmod = 1"));
-        }
-        Ok(t)
+        s.attrs.int("fmod")?;
+        same_dtype(s)
     }
 
-    /// With q the truncated quotient, y = a - q·b: da = dy, db = -q·dy.
+    /// With q the quotient, truncated or rounded down, y = a - q·b: da = dy, db = -q·dy.
     fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
         let (a, b, y, dy) = (g.input(0)?, g.input(1)?, g.output(0), g.cotangent0()?);
         if g.needs(0) {
@@ -293,7 +289,8 @@ impl OpDef for Mod {
         let ints = |lo, hi| CaseInput::ints(DType::I64, &[2, 3], lo, hi);
         let mode = |m: i64| Attrs::new().with("fmod", m);
         vec![
-            Case::new("floats", mode(1), &[]).input(0, a).input(1, b),
+            Case::new("floats", mode(1), &[]).input(0, a.clone()).input(1, b.clone()),
+            Case::new("floats, sign of the divisor", mode(0), &[]).input(0, a).input(1, b),
             Case::new("sign of the dividend", mode(1), &[]).input(0, ints(-9, 9)).input(1, ints(-4, 5)),
             Case::new("sign of the divisor", mode(0), &[]).input(0, ints(-9, 9)).input(1, ints(-4, 5)),
         ]

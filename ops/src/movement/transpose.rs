@@ -137,7 +137,13 @@ fn import_space_to_depth(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
         return Err(OpError::invalid(format!("{h} x {w} does not divide into blocks of {s} x {s}")));
     }
     let (h, w) = (h / s, w / s);
-    regroup(cx, &[n, c, h, s, w, s], &[0, 3, 5, 1, 2, 4], &[n, c * s * s, h, w])
+    // Which comes first among the new channels: the place in the block or the old channel.
+    let perm = match cx.attrs.str_or("mode", "DCR")? {
+        "DCR" => [0, 3, 5, 1, 2, 4],
+        "CRD" => [0, 1, 3, 5, 2, 4],
+        m => return Err(OpError::invalid(format!("mode {m:?} is unknown"))),
+    };
+    regroup(cx, &[n, c, h, s, w, s], &perm, &[n, c * s * s, h, w])
 }
 
 fn regroup(cx: &mut ImportCx<'_, '_>, split: &[usize], perm: &[i64], to: &[usize]) -> Result<(), OpError> {

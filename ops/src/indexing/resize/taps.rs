@@ -102,7 +102,12 @@ fn position(axis: &Axis, coordinates: Coordinates, o: usize) -> f64 {
         Coordinates::PytorchHalfPixel if axis.outputs == 1 => 0.0,
         Coordinates::PytorchHalfPixel => half_pixel,
         Coordinates::AlignCorners if axis.outputs == 1 => 0.0,
-        Coordinates::AlignCorners => o * (inputs - 1.0) / (outputs - 1.0),
+        Coordinates::AlignCorners => {
+            // ONNX measures the output before its extent is rounded down; scales are single precision in files.
+            let extent = axis.scale * inputs;
+            let extent = if (extent - outputs).abs() <= 1e-5 * outputs { outputs } else { extent };
+            o * (inputs - 1.0) / (extent - 1.0)
+        }
         Coordinates::Asymmetric => o / axis.scale,
         Coordinates::TfHalfPixelForNn => (o + 0.5) / axis.scale,
         Coordinates::TfCropAndResize => {
