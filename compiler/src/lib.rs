@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod emit;
+pub mod export;
 pub mod import;
 pub mod lower;
 pub mod pipeline;

@@ -12,6 +12,7 @@ mod model;
 mod picture;
 mod planning;
 mod progress;
+mod save;
 mod schedule;
 mod session;
 mod synthetic;

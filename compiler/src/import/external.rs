@@ -48,7 +48,7 @@ pub fn locate(
 }
 
 /// The location as a path, if it can only lead into the folder.
-fn relative(location: &str) -> Result<PathBuf, String> {
+pub fn relative(location: &str) -> Result<PathBuf, String> {
     let mut path = PathBuf::new();
     for c in Path::new(location).components() {
         match c {

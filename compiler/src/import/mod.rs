@@ -9,7 +9,7 @@
 
 mod attrs;
 mod error;
-mod external;
+pub(crate) mod external;
 mod flatten;
 mod inputs;
 mod model;
@@ -24,7 +24,7 @@ pub use inputs::parse_binding;
 pub use model::{ModelSource, Opsets};
 pub use tensor::Tensor;
 pub use weights::{Source, Weight, WeightError, Weights};
-pub use wire::{Cut, DataField, WireError};
+pub use wire::{Cut, DataField, MAX_DEPTH, WireError};
 
 use graph::{Graph, Symbol, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};

@@ -7,6 +7,7 @@ use crate::{
     memory,
     picture::{self, Curve, Moment},
     progress::note,
+    save::{SaveArgs, Saves},
     schedule::{LrSchedule, learning_rate},
     session::{SessionArgs, open_data, ready, wanted},
     synthetic::{classes, made_up},
@@ -85,7 +86,7 @@ pub struct Args {
     check_recompute: bool,
 
     /// Run the same steps at keep-all's budget first, and compare losses, trained state and time to the bit.
-    #[arg(long, conflicts_with_all = ["checkpoint", "log"])]
+    #[arg(long, conflicts_with_all = ["checkpoint", "log", "save", "save_inference"])]
     compare: bool,
 
     /// With --compare: draw live memory against the time of one step for both runs.
@@ -123,6 +124,9 @@ pub struct Args {
     /// Go on from the newest whole checkpoint in --checkpoint.
     #[arg(long, requires = "checkpoint")]
     resume: bool,
+
+    #[command(flatten)]
+    save: SaveArgs,
 }
 
 /// `--on-nan`.
@@ -240,6 +244,7 @@ struct Run<'a> {
     source: Source,
     eval: Option<Dataset>,
     log: Option<Log>,
+    saves: Saves,
     cursor: Cursor,
     total: u64,
     started: Instant,
@@ -354,6 +359,7 @@ fn once(
         Some(path) => Source::Data(open_data(path, first, global)?),
         None => Source::Synthetic { wanted: wanted(first), classes: classes(first), seed: args.seed as u64 },
     };
+    let saves = args.save.prepare(&ready)?;
     let mut session = session_args.load(&ready, global)?;
     let recomputed = session.replays()[0].recomputed.len();
     if args.show && !global.quiet {
@@ -392,6 +398,7 @@ fn once(
         source,
         eval,
         log,
+        saves,
         cursor,
         total,
         started: Instant::now(),
@@ -613,6 +620,7 @@ impl Run<'_> {
 
     fn finish(mut self, loss: Option<f64>, signal: usize) -> Result<u8, CliError> {
         self.checkpoint()?;
+        let saved = self.saves.write(&self.session, self.global)?;
         if signal != 0 {
             note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
             return Ok(128 + signal as u8);
@@ -627,7 +635,8 @@ impl Run<'_> {
         if self.global.json {
             let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
                 "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
-                "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics)});
+                "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
+                "saved": saved});
             println!("{object}");
         } else {
             let loss = loss.map_or_else(|| "none".to_owned(), |l| format!("{l:.6}"));
