@@ -122,6 +122,7 @@ struct Pass<'a, T> {
 impl<T: Float> Pass<'_, T> {
     /// Input, weights, output and bias of a plane.
     #[inline(always)]
+    #[allow(clippy::mut_from_ref)]
     fn plane(&self, plane: usize) -> (&[T], &[T], &mut [T], T) {
         let (s, c) = (&self.of.slide, plane % self.of.channels);
         let ([large, small], taps) = (s.planes(), s.taps());
