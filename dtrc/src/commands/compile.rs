@@ -73,6 +73,9 @@ pub fn hex(bytes: &[u8]) -> String {
 /// Writes a file aside, syncs it and renames it into place.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     let fail = |e: std::io::Error| CliError::unwritable(path, &e);
+    if path.exists() && !path.is_file() {
+        return Err(CliError::usage(format!("{}: not a regular file; choose another name", path.display())));
+    }
     let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
     name.push(format!(".{}.tmp", std::process::id()));
     let aside = path.with_file_name(name);

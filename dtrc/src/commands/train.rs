@@ -366,11 +366,23 @@ fn once(
         print!("{}", plan::show(session.plan(), session.replays()));
     }
     let mut cursor = Cursor { seed: args.seed, shuffle: args.shuffle, ..Cursor::default() };
+    if let (false, Some(dir)) = (args.resume, &args.checkpoint)
+        && dir.is_dir()
+        && !checkpoint::list(dir)?.is_empty()
+    {
+        let what = "holds checkpoints already: go on from them with --resume, or choose another folder";
+        return Err(CliError::usage(format!("{}: {what}", dir.display())));
+    }
     if let (true, Some(dir)) = (args.resume, &args.checkpoint) {
         let (found, remarks) = checkpoint::resume(dir, &mut session)?;
         remarks.iter().for_each(|r| note(global.quiet, r));
         match found {
             Some(c) => {
+                if c.seed != args.seed || c.shuffle != args.shuffle {
+                    let was = c.shuffle.map_or_else(String::new, |s| format!(" --shuffle {s}"));
+                    let what = format!("{} was made with --seed {}{was}", dir.display(), c.seed);
+                    return Err(CliError::usage(format!("{what}: give the same to resume")));
+                }
                 note(global.quiet, format!("resumed after step {}", c.step));
                 cursor = c;
             }
@@ -542,10 +554,27 @@ impl Run<'_> {
             let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
             let program = self.session.program(kind)?;
             let result = self.session.run(program, &inputs, options);
-            let result = result.map_err(|e| at_batch(e, &self.cursor))?;
-            sum += result.loss().ok_or_else(|| CliError::failed("the program has no loss"))?;
+            let loss = result
+                .map_err(|e| at_batch(e, &self.cursor))
+                .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
+            if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
+                // The update must not see part of a step.
+                self.reset_accumulators()?;
+                return loss;
+            }
+            sum += loss?;
         }
         Ok(sum / parts as f64)
+    }
+
+    /// Zeros the gradients added so far.
+    fn reset_accumulators(&mut self) -> Result<(), CliError> {
+        let entries = self.session.plan().state.clone();
+        for e in entries.iter().filter(|e| e.kind == graph::StateKind::Accumulator) {
+            let zeros = vec![0; e.ty.bytes().unwrap_or(0) as usize];
+            self.session.write_state(&e.name, 0, &zeros)?;
+        }
+        Ok(())
     }
 
     /// A progress line: on a terminal it is written over, elsewhere one every 30 s; with `--json` an object a step.

@@ -166,15 +166,16 @@ impl Part {
             columns.push(Column::new(arrays.remove(at).1, w.clone(), notes)?);
         }
         let mut batches: Option<u64> = None;
-        let mut rows = 0;
+        // Rows are shuffled one by one only where every array is cut into the same rows; otherwise whole batches are.
+        let cuts = columns.iter().filter(|c| c.cut != Cut::Whole);
+        let alike = cuts.clone().all(|c| c.cut == Cut::Rows)
+            && cuts.clone().zip(cuts.clone().skip(1)).all(|(a, b)| a.rows() == b.rows());
+        let rows = if alike { cuts.clone().next().map_or(0, Column::rows) } else { 0 };
         for c in &columns {
             let n = match c.cut {
                 Cut::Whole => continue,
                 Cut::Steps => c.array.ty.shape[0],
-                Cut::Rows => {
-                    rows = c.rows();
-                    c.array.ty.shape[0] / c.rows().max(1)
-                }
+                Cut::Rows => c.array.ty.shape[0] / c.rows().max(1),
             };
             if batches.is_some_and(|b| b != n) {
                 return Err(fail(format!(
@@ -184,6 +185,13 @@ impl Part {
                 )));
             }
             batches = Some(n);
+        }
+        if let Some(c) =
+            columns.iter().find(|c| c.cut == Cut::Whole).filter(|_| batches.is_some_and(|b| b > 1))
+        {
+            let what =
+                format!("{:?} holds one batch, another array several: give as many of both", c.wanted.name);
+            return Err(fail(what));
         }
         if batches.is_none() {
             notes.push(format!("{file} holds one batch; it is used at every step"));
@@ -218,7 +226,8 @@ impl Column {
         if cut.is_none() && wanted.label && given.len() > 1 {
             let classes = given[given.len() - 1];
             cut = fits(&given[..given.len() - 1], &shape);
-            one_hot = cut.map(|_| classes);
+            // A last axis of one element is no score, but the label itself.
+            one_hot = cut.and((classes > 1).then_some(classes));
         }
         let cut = cut.ok_or_else(|| {
             fail(format!(
@@ -279,10 +288,16 @@ impl Column {
         let literal = Literal::new(from, vec![n], bytes).map_err(|e| fail(e.to_string()))?;
         if let Some(classes) = self.one_hot {
             let scores = literal.to_floats();
-            let best =
-                |row: &[f64]| row.iter().enumerate().fold(0, |b, (i, x)| if *x > row[b] { i } else { b });
-            let labels = scores.chunks_exact(classes.max(1) as usize).map(|r| best(r) as f64);
-            return Ok(labels.flat_map(|l| Literal::scalar(to, l).bytes().to_vec()).collect());
+            let mut labels = Vec::new();
+            for (i, row) in scores.chunks_exact(classes.max(1) as usize).enumerate() {
+                let hot = row.iter().position(|x| *x == 1.0);
+                let one_hot = row.iter().filter(|x| **x != 0.0).count() == 1;
+                let class = hot.filter(|_| one_hot).ok_or_else(|| {
+                    fail(format!("row {i} of the batch is not one-hot: one element must be 1, all others 0"))
+                })?;
+                labels.extend_from_slice(Literal::scalar(to, class as f64).bytes());
+            }
+            return Ok(labels);
         }
         if let Some(ints) = literal.to_ints().filter(|_| to == DType::I64) {
             return Ok(ints.iter().flat_map(|i| i.to_le_bytes()).collect());
