@@ -160,7 +160,7 @@ mod tests {
     fn nameless_sizes_are_distinct() {
         let infos = [info("x", &[Err("?"), Err("?"), Ok(-1), Err(""), Ok(3), Err("n"), Err("x:0")])];
         let inputs = read(&infos, &|_| true).unwrap();
-        assert_eq!(inputs.types[0].1.to_string(), "f32[x:0_, x:1, x:2, x:3, 3, n, x:0]");
+        assert_eq!(inputs.types[0].1.to_string(), r#"f32["x:0_", "x:1", "x:2", "x:3", 3, n, "x:0"]"#);
     }
 
     #[test]
