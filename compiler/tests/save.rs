@@ -131,7 +131,7 @@ fn exported_models_change_only_in_trained_elements() {
     let dir = tempfile::tempdir().unwrap();
     let mut seen = 0;
     for file in import_support::files(&models, &["small", "thirdparty"]) {
-        if !(file.contains("_loss") || file.contains("light_")) || file.contains("densenet") {
+        if !file.contains("_loss") || file.contains("densenet") {
             continue;
         }
         let options = Options { dims: import_support::dims(&file), ..Options::default() };

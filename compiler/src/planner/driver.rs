@@ -167,7 +167,7 @@ impl<'i, 'a> Session<'i, 'a> {
                 break;
             }
             let limits =
-                if round < 2 { Limits { search: 400_000_000, ..Limits::default() } } else { Limits::quick() };
+                if round < 2 { Limits { search: 20_000_000, ..Limits::default() } } else { Limits::quick() };
             let placed = self.place(&candidate.sequence, budget, limits);
             let arena = placed.arena(self.index.problem);
             if arena <= budget || self.options.live_bytes_only {
