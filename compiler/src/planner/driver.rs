@@ -166,9 +166,7 @@ impl<'i, 'a> Session<'i, 'a> {
             if candidate.score.peak > budget {
                 break;
             }
-            let limits =
-                if round < 2 { Limits { search: 20_000_000, ..Limits::default() } } else { Limits::quick() };
-            let placed = self.place(&candidate.sequence, budget, limits);
+            let placed = self.place(&candidate.sequence, budget, Limits::quick());
             let arena = placed.arena(self.index.problem);
             if arena <= budget || self.options.live_bytes_only {
                 let time = placed.replay.time;
