@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Training steps of dtrc beside PyTorch's, on the same cores in one run.
 
-usage: compare_torch.py --topology DIR --torch-step torch_step.py [--dtrc BIN] [--steps N] [--out CSV]
+usage: compare_torch.py --topology DIR --torch-step torch_step.py [--part eager|checkpoint] [--dtrc BIN] [--steps N] [--models A,B] [--out CSV]
 
 DIR holds MODEL.ts_dyn.onnx and MODEL.weights (made by make_weights.py); torch_step.py prints one JSON object for PyTorch's side of a model.
+Part `eager`: keep-all steps beside PyTorch's eager steps. Part `checkpoint`: what saving memory costs: torch.utils.checkpoint around every
+block beside dtrc with the budget at the bytes that PyTorch held there (its peak resident set less that of the process before the model).
 The two are timed in turn, so that they meet the same machine. Needs the packages in requirements.txt; `cargo build --release -p dtrc` first.
 """
 import argparse, csv, json, os, subprocess, sys
@@ -15,6 +17,11 @@ CASES = [
     ("bert", 1, 128, ["batch=1", "seq=128"]),
     ("gpt2", 1, 256, ["batch=1", "seq=256"]),
     ("unet", 1, None, ["batch=1"]),
+]
+CHECKPOINT_CASES = [
+    ("unet", 1, None, ["batch=1"]),
+    ("resnet50", 4, None, ["batch=4"]),
+    ("gpt2", 1, 256, ["batch=1", "seq=256"]),
 ]
 
 
@@ -37,19 +44,10 @@ def torch(script, model, batch, seq, mode, steps):
     return json.loads(out.splitlines()[-1])
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--topology", required=True)
-    p.add_argument("--torch-step", required=True)
-    p.add_argument("--dtrc", default="target/release/dtrc")
-    p.add_argument("--steps", type=int, default=5)
-    p.add_argument("--models", default="")
-    p.add_argument("--out", default="bench/results/cpu_steps.csv")
-    a = p.parse_args()
+def eager(a, cases):
+    """Keep-all steps beside PyTorch's eager ones."""
     rows, product = [], 1.0
-    for model, batch, seq, dims in CASES:
-        if a.models and model not in a.models.split(","):
-            continue
+    for model, batch, seq, dims in cases:
         t = torch(a.torch_step, model, batch, seq, "eager", a.steps)
         seconds, arena = ours(a.dtrc, a.topology, model, dims, "100%", a.steps)
         ratio = seconds / t["median_s"]
@@ -58,9 +56,42 @@ def main():
         print(f"{model:12} dtrc {seconds:.3f} s   torch {t['median_s']:.3f} s   ratio {ratio:.2f}", flush=True)
     if rows:
         print(f"geometric mean {product ** (1 / len(rows)):.2f}")
-    with open(a.out, "w", newline="") as f:
+    return ["model", "batch", "seq", "dtrc_s", "torch_s", "ratio", "dtrc_arena_bytes", "torch_peak_less_base_bytes"], rows
+
+
+def checkpoint(a, cases):
+    """What a smaller peak costs each of the two, at PyTorch's bytes."""
+    rows = []
+    for model, batch, seq, dims in cases:
+        t_all = torch(a.torch_step, model, batch, seq, "eager", a.steps)
+        t_less = torch(a.torch_step, model, batch, seq, "checkpoint", a.steps)
+        held = t_less["peak_rss_bytes"] - t_less["base_rss_bytes"]
+        all_s, all_arena = ours(a.dtrc, a.topology, model, dims, "100%", a.steps)
+        less_s, less_arena = ours(a.dtrc, a.topology, model, dims, str(held), a.steps)
+        t_extra, extra = t_less["median_s"] / t_all["median_s"] - 1, less_s / all_s - 1
+        rows.append([model, batch, seq or "", held, all_arena, less_arena, round(all_s, 4), round(less_s, 4), round(extra, 4),
+                     t_all["median_s"], t_less["median_s"], round(t_extra, 4)])
+        print(f"{model:12} budget {held / 2**20:.0f} MiB (keep-all {all_arena / 2**20:.0f})   "
+              f"dtrc {all_s:.3f} -> {less_s:.3f} s, +{100 * extra:.1f} %   torch {t_all['median_s']:.3f} -> {t_less['median_s']:.3f} s, +{100 * t_extra:.1f} %", flush=True)
+    return ["model", "batch", "seq", "budget_bytes", "dtrc_keep_all_arena_bytes", "dtrc_arena_bytes", "dtrc_keep_all_s", "dtrc_s", "dtrc_extra",
+            "torch_eager_s", "torch_checkpoint_s", "torch_extra"], rows
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--topology", required=True)
+    p.add_argument("--torch-step", required=True)
+    p.add_argument("--part", default="eager", choices=["eager", "checkpoint"])
+    p.add_argument("--dtrc", default="target/release/dtrc")
+    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--models", default="", help="only these, with commas between")
+    p.add_argument("--out", default="")
+    a = p.parse_args()
+    part, cases = (eager, CASES) if a.part == "eager" else (checkpoint, CHECKPOINT_CASES)
+    header, rows = part(a, [c for c in cases if not a.models or c[0] in a.models.split(",")])
+    with open(a.out or f"bench/results/cpu_{a.part}.csv", "w", newline="") as f:
         w = csv.writer(f)
-        w.writerow(["model", "batch", "seq", "dtrc_s", "torch_s", "ratio", "dtrc_arena_bytes", "torch_peak_less_base_bytes"])
+        w.writerow(header)
         w.writerows(rows)
 
 
