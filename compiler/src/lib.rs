@@ -7,4 +7,4 @@ pub mod import;
 pub mod lower;
 pub mod pipeline;
 pub mod planner;
-pub mod train;
+pub use trace::train;

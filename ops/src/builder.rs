@@ -3,6 +3,7 @@
 use crate::{OpError, Signature, find};
 use graph::{Attrs, DType, Dim, Graph, Literal, NodeId, Shape, TensorType, ValueId};
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashSet},
     sync::Arc,
 };
@@ -18,8 +19,17 @@ pub struct Builder<'g> {
     next: BTreeMap<String, u32>,
     /// Prefix of names that are made up.
     scope: String,
-    /// Elements of states that are known while importing (small initializers).
+    /// Elements of values that are known while importing: small initializers, values fetched at run time.
     known: BTreeMap<ValueId, Literal>,
+    /// Values whose elements were asked for in vain.
+    missed: RefCell<Vec<ValueId>>,
+}
+
+/// A state of a graph under construction; see [`Builder::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    values: usize,
+    nodes: usize,
 }
 
 impl<'g> Builder<'g> {
@@ -31,7 +41,14 @@ impl<'g> Builder<'g> {
             .map(|v| v.name.clone())
             .chain(graph.nodes.iter().map(|n| n.name.clone()))
             .collect();
-        Builder { graph, names, next: BTreeMap::new(), scope: "t".to_owned(), known: BTreeMap::new() }
+        Builder {
+            graph,
+            names,
+            next: BTreeMap::new(),
+            scope: "t".to_owned(),
+            known: BTreeMap::new(),
+            missed: RefCell::default(),
+        }
     }
 
     /// The graph so far.
@@ -51,12 +68,36 @@ impl<'g> Builder<'g> {
 
     /// The elements of a value: a constant's, or those declared with [`Builder::know`].
     pub fn literal(&self, v: ValueId) -> Option<&Literal> {
-        self.graph.constant(v).or_else(|| self.known.get(&v))
+        let found = self.graph.constant(v).or_else(|| self.known.get(&v));
+        if found.is_none() {
+            self.missed.borrow_mut().push(v);
+        }
+        found
     }
 
-    /// Declares the elements that a state holds before training, for attributes that ONNX passes as inputs.
+    /// Declares the elements of a value that is no constant, for attributes that ONNX passes as inputs.
     pub fn know(&mut self, v: ValueId, elements: Literal) {
         self.known.insert(v, elements);
+    }
+
+    /// Values whose elements [`Builder::literal`] was asked for in vain since the last call.
+    pub fn take_missed(&mut self) -> Vec<ValueId> {
+        std::mem::take(self.missed.get_mut())
+    }
+
+    /// Where the graph ends now, to come back to with [`Builder::rollback`].
+    pub fn mark(&self) -> Mark {
+        Mark { values: self.graph.values.len(), nodes: self.graph.nodes.len() }
+    }
+
+    /// Takes back the constants and nodes that were added since the mark. There must be no new inputs or states.
+    pub fn rollback(&mut self, mark: Mark) {
+        for v in self.graph.values.drain(mark.values..) {
+            self.names.remove(&v.name);
+        }
+        for n in self.graph.nodes.drain(mark.nodes..) {
+            self.names.remove(&n.name);
+        }
     }
 
     /// Names of values and nodes made from now on start with this (a node of the model, or `grad/` and one).

@@ -22,7 +22,7 @@ pub mod product;
 pub mod random;
 pub mod reduce;
 
-pub use builder::Builder;
+pub use builder::{Builder, Mark};
 pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
 
 macro_rules! op_set {

@@ -58,6 +58,12 @@ pub enum ImportErrorKind {
     /// Lawful, but not implemented.
     #[error("not supported: {0}")]
     Unsupported(String),
+    /// Its loops make it too long to plan ahead.
+    #[error("more than {nodes} nodes with its loops unrolled")]
+    TooLong {
+        /// The limit.
+        nodes: usize,
+    },
     /// The graph that was made breaks an invariant: a defect of the compiler.
     #[error("{0} (please report this)")]
     Invariant(#[source] VerifyError),

@@ -34,8 +34,33 @@ pub struct FlatNode<'m> {
     pub inputs: Vec<String>,
     /// Names of the outputs; empty where not wanted.
     pub outputs: Vec<String>,
-    /// Names that bodies of control flow read from outside (and maybe more).
-    pub captures: Vec<&'m str>,
+    /// Bodies of control flow by attribute name.
+    pub bodies: Vec<(&'m str, FlatBody<'m>)>,
+}
+
+/// A body of control flow after expansion. What it defines has names that nothing else in the model has.
+#[derive(Clone, Debug)]
+pub struct FlatBody<'m> {
+    /// Names of its inputs.
+    pub inputs: Vec<String>,
+    /// Its initializers by their new names.
+    pub initializers: Vec<(String, &'m pb::TensorProto)>,
+    /// Its nodes.
+    pub nodes: Vec<FlatNode<'m>>,
+    /// Names of its outputs, and what the file says of their types.
+    pub outputs: Vec<(String, &'m pb::ValueInfoProto)>,
+}
+
+impl FlatBody<'_> {
+    /// Names that it reads and does not make.
+    fn captures(&self) -> Vec<&str> {
+        let mut own: HashSet<&str> = self.inputs.iter().map(String::as_str).collect();
+        own.extend(self.initializers.iter().map(|(n, _)| n.as_str()));
+        own.extend(self.nodes.iter().flat_map(|n| &n.outputs).map(String::as_str));
+        let outputs = self.outputs.iter().map(|(n, _)| n.as_str());
+        let reads = self.nodes.iter().flat_map(FlatNode::reads).chain(outputs);
+        reads.filter(|n| !n.is_empty() && !own.contains(n)).collect()
+    }
 }
 
 impl FlatNode<'_> {
@@ -48,9 +73,10 @@ impl FlatNode<'_> {
         }
     }
 
-    /// Input names that must exist, captures included.
-    pub fn reads(&self) -> impl Iterator<Item = &str> {
-        self.inputs.iter().map(String::as_str).chain(self.captures.iter().copied()).filter(|n| !n.is_empty())
+    /// Input names that must exist, those that bodies read from outside included.
+    pub fn reads(&self) -> Vec<&str> {
+        let own = self.inputs.iter().map(String::as_str).filter(|n| !n.is_empty());
+        own.chain(self.bodies.iter().flat_map(|(_, b)| b.captures())).collect()
     }
 
     fn error(&self, source: &ModelSource, what: String) -> ImportError {
@@ -72,6 +98,7 @@ struct Scope<'m> {
     /// Values of the function by their names in it.
     values: HashMap<&'m str, String>,
     attrs: BTreeMap<&'m str, &'m pb::AttributeProto>,
+    in_function: bool,
     opsets: Rc<Opsets>,
 }
 
@@ -123,7 +150,7 @@ pub fn flatten<'m>(model: &'m Model, given: &HashSet<&str>) -> Result<Vec<FlatNo
     }
     let graph = &model.proto.graph;
     let mut value_names = Names::default();
-    if !functions.is_empty() {
+    if !functions.is_empty() || graph.node.iter().any(|n| graphs_of(n).next().is_some()) {
         value_names.taken.extend(given.iter().map(|s| (*s).to_owned()));
         value_names.taken.extend(graph.node.iter().flat_map(|n| &n.output).cloned());
     }
@@ -142,10 +169,11 @@ pub fn flatten<'m>(model: &'m Model, given: &HashSet<&str>) -> Result<Vec<FlatNo
         caller: None,
         values: HashMap::new(),
         attrs: BTreeMap::new(),
+        in_function: false,
         opsets: Rc::new(model.opsets.clone()),
     };
     e.body(&graph.node, &scope)?;
-    sort(source, e.out, given)
+    sort(source, e.out, Some(given))
 }
 
 impl<'m> Expander<'m> {
@@ -162,6 +190,12 @@ impl<'m> Expander<'m> {
                 None => n.to_owned(),
             };
             let domain = domain_name(&node.domain);
+            let mut bodies = Vec::new();
+            for a in &node.attribute {
+                if let Some(g) = a.g.as_ref() {
+                    bodies.push((a.name.as_str(), self.nested(g, scope)?));
+                }
+            }
             let flat = FlatNode {
                 name,
                 domain,
@@ -170,7 +204,7 @@ impl<'m> Expander<'m> {
                 attrs: attributes(node, scope),
                 inputs: node.input.iter().map(|n| value(n)).collect(),
                 outputs: node.output.iter().map(|n| value(n)).collect(),
-                captures: captures(node),
+                bodies,
             };
             self.spend(&flat)?;
             let key = (domain, node.op_type.as_str(), node.overload.as_str());
@@ -181,6 +215,34 @@ impl<'m> Expander<'m> {
             }
         }
         Ok(())
+    }
+
+    /// A body of control flow: its own names are made unique, those from outside stay what they are there.
+    fn nested(&mut self, graph: &'m pb::GraphProto, outer: &Scope<'m>) -> Result<FlatBody<'m>, ImportError> {
+        let mut scope = Scope {
+            caller: outer.caller.clone(),
+            values: outer.values.clone(),
+            attrs: outer.attrs.clone(),
+            in_function: outer.in_function,
+            opsets: outer.opsets.clone(),
+        };
+        let own = graph.input.iter().map(|i| &i.name).chain(graph.initializer.iter().map(|t| &t.name));
+        for name in own.chain(graph.node.iter().flat_map(|n| &n.output)).filter(|n| !n.is_empty()) {
+            let fresh = self.value_names.fresh(name);
+            scope.values.insert(name, fresh);
+        }
+        let outside = std::mem::take(&mut self.out);
+        let done = self.body(&graph.node, &scope);
+        let nodes = std::mem::replace(&mut self.out, outside);
+        done?;
+        let nodes = sort(self.source, nodes, None)?;
+        let named = |n: &'m String| scope.values.get(n.as_str()).unwrap_or(n).clone();
+        Ok(FlatBody {
+            inputs: graph.input.iter().map(|i| named(&i.name)).collect(),
+            initializers: graph.initializer.iter().map(|t| (named(&t.name), t)).collect(),
+            nodes,
+            outputs: graph.output.iter().map(|o| (named(&o.name), o)).collect(),
+        })
     }
 
     /// Expands a call of a function.
@@ -230,7 +292,7 @@ impl<'m> Expander<'m> {
         let mut attrs: BTreeMap<&'m str, &'m pb::AttributeProto> =
             proto.attribute_proto.iter().map(|a| (a.name.as_str(), a)).collect();
         attrs.extend(node.attrs.iter().copied());
-        let scope = Scope { caller: Some(node.name.clone()), values, attrs, opsets };
+        let scope = Scope { caller: Some(node.name.clone()), values, attrs, in_function: true, opsets };
         self.calls.push(key);
         self.body(&proto.node, &scope)?;
         self.calls.pop();
@@ -244,7 +306,7 @@ impl<'m> Expander<'m> {
                 attrs: Vec::new(),
                 inputs: vec![from],
                 outputs: vec![to],
-                captures: Vec::new(),
+                bodies: Vec::new(),
             });
         }
         Ok(())
@@ -278,43 +340,30 @@ fn node_name(node: &pb::NodeProto) -> String {
 
 fn attributes<'m>(node: &'m pb::NodeProto, scope: &Scope<'m>) -> Vec<(&'m str, &'m pb::AttributeProto)> {
     let resolve = |a: &'m pb::AttributeProto| {
-        if a.ref_attr_name.is_empty() || scope.caller.is_none() {
+        if a.ref_attr_name.is_empty() || !scope.in_function {
             return Some((a.name.as_str(), a));
         }
         // Without the attribute at the calling node, the node has none either.
         scope.attrs.get(a.ref_attr_name.as_str()).map(|v| (a.name.as_str(), *v))
     };
-    node.attribute.iter().filter_map(resolve).collect()
-}
-
-/// Names that bodies of a node's graph attributes mention.
-fn captures(node: &pb::NodeProto) -> Vec<&str> {
-    let mut out = Vec::new();
-    let mut graphs: Vec<&pb::GraphProto> = graphs_of(node).collect();
-    while let Some(g) = graphs.pop() {
-        out.extend(g.node.iter().flat_map(|n| &n.input).map(String::as_str));
-        out.extend(g.output.iter().map(|o| o.name.as_str()));
-        graphs.extend(g.node.iter().flat_map(graphs_of));
-    }
-    out.sort_unstable();
-    out.dedup();
-    out
+    node.attribute.iter().filter(|a| a.g.is_none()).filter_map(resolve).collect()
 }
 
 fn graphs_of(node: &pb::NodeProto) -> impl Iterator<Item = &pb::GraphProto> {
     node.attribute.iter().flat_map(|a| a.g.iter().chain(&a.graphs))
 }
 
-/// Sorts nodes so that each stands after those it reads from, as near to the file's order as can be.
+/// Sorts nodes so that each stands after those it reads from, as near to the file's order as can be. `given` are names that exist without
+/// a node; `None` in a body, where names may come from outside.
 fn sort<'m>(
     source: &ModelSource,
     mut nodes: Vec<FlatNode<'m>>,
-    given: &HashSet<&str>,
+    given: Option<&HashSet<&str>>,
 ) -> Result<Vec<FlatNode<'m>>, ImportError> {
     let mut maker: HashMap<&str, usize> = HashMap::new();
     for (i, n) in nodes.iter().enumerate() {
         for o in n.outputs.iter().filter(|o| !o.is_empty()) {
-            if given.contains(o.as_str()) {
+            if given.is_some_and(|g| g.contains(o.as_str())) {
                 return Err(
                     n.error(source, format!("output {} is also an input or initializer", quote_name(o)))
                 );
@@ -329,12 +378,12 @@ fn sort<'m>(
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     for (i, n) in nodes.iter().enumerate() {
         for name in n.inputs.iter().filter(|n| !n.is_empty()) {
-            if !given.contains(name.as_str()) && !maker.contains_key(name.as_str()) {
+            if given.is_some_and(|g| !g.contains(name.as_str())) && !maker.contains_key(name.as_str()) {
                 let what = format!("input {} is made by no node", quote_name(name));
                 return Err(n.error(source, what));
             }
         }
-        for m in n.reads().filter_map(|name| maker.get(name)) {
+        for m in n.reads().into_iter().filter_map(|name| maker.get(name)) {
             waits[i] += 1;
             readers[*m].push(i);
         }
@@ -366,7 +415,7 @@ fn on_cycle(nodes: &[FlatNode<'_>], maker: &HashMap<&str, usize>, waits: &[usize
     let mut at = waits.iter().position(|w| *w > 0).unwrap_or(0);
     let mut seen = vec![false; nodes.len()];
     while !std::mem::replace(&mut seen[at], true) {
-        let before = nodes[at].reads().filter_map(|n| maker.get(n)).find(|m| waits[**m] > 0);
+        let before = nodes[at].reads().into_iter().filter_map(|n| maker.get(n)).find(|m| waits[**m] > 0);
         match before {
             Some(m) => at = *m,
             None => break,

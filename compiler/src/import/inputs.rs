@@ -50,6 +50,12 @@ fn shape(info: &pb::ValueInfoProto) -> Option<&pb::TensorShapeProto> {
     }
 }
 
+/// What the file says of a value's type: `None` if not all of its sizes are numbers.
+pub fn value_type(info: &pb::ValueInfoProto) -> Option<TensorType> {
+    let ty = input_type(info, &BTreeSet::new(), &mut BTreeSet::new()).ok()?;
+    ty.shape.fixed().is_some().then_some(ty)
+}
+
 fn input_type(
     info: &pb::ValueInfoProto,
     names: &BTreeSet<&str>,

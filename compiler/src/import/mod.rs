@@ -2,7 +2,8 @@
 //!
 //! The stages, one a file: [`wire`] walks the bytes and leaves large tensors in the file; [`model`] parses what remains; [`flatten`]
 //! expands functions, names nodes and sorts them; [`inputs`] reads types and binds sizes; [`trainable`] says which tensors are parameters;
-//! [`walk`] runs the import rule of each node, which stands beside its operator in the `ops` crate. [`weights`] streams elements later.
+//! [`source`] makes a program of them, and [`walk`] has [`trace`] run the import rule of each node, which stands beside its operator in the
+//! `ops` crate. [`weights`] streams elements later.
 //!
 //! Nothing here trusts the file: whatever it holds, the result is a graph that [`graph::verify`] accepts or one line that says what is
 //! wrong where, within three times the file's size and 64 MiB of memory.
@@ -13,6 +14,7 @@ pub(crate) mod external;
 mod flatten;
 mod inputs;
 mod model;
+mod source;
 mod tensor;
 pub mod trainable;
 mod walk;
@@ -23,6 +25,7 @@ pub use error::{ImportError, ImportErrorKind};
 pub use inputs::parse_binding;
 pub use model::{ModelSource, Opsets};
 pub use tensor::Tensor;
+pub use trace::Remark;
 pub use weights::{Source, Weight, WeightError, Weights};
 pub use wire::{Cut, DataField, MAX_DEPTH, WireError};
 
@@ -52,19 +55,6 @@ impl Default for Options {
     }
 }
 
-/// Something the user should know; equal remarks are counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// Which remark it is.
-    pub key: String,
-    /// What to say, from the first node it is about.
-    pub text: String,
-    /// Node that it is about first; empty for the model as a whole.
-    pub node: String,
-    /// How many nodes it is about.
-    pub count: u32,
-}
-
 /// An imported model.
 #[derive(Clone, Debug)]
 pub struct Imported {
@@ -90,7 +80,7 @@ pub struct Imported {
 
 /// Imports a model file. External data files are not opened, except for small integer tensors; they may be absent.
 pub fn import(path: &Path, options: &Options) -> Result<Imported, ImportError> {
-    walk::walk(&model::load(ModelSource::File(path.to_owned()))?, options)
+    walk::walk(model::load(ModelSource::File(path.to_owned()))?, options)
 }
 
 /// Names and types of a model's inputs, unbound sizes as symbols, without importing its nodes.
@@ -105,5 +95,5 @@ pub fn read_weights(path: &Path) -> Result<Weights, ImportError> {
 
 /// Imports a model from its bytes; `name` is for messages.
 pub fn import_bytes(name: &str, bytes: Arc<[u8]>, options: &Options) -> Result<Imported, ImportError> {
-    walk::walk(&model::load(ModelSource::Bytes(name.to_owned(), bytes))?, options)
+    walk::walk(model::load(ModelSource::Bytes(name.to_owned(), bytes))?, options)
 }

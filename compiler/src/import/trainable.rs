@@ -72,8 +72,18 @@ impl Uses {
     }
 }
 
-/// Uses of every name that a node reads, seen through Identity. `nodes` are in topological order.
-pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
+/// The nodes with those of their bodies, each before the node that it belongs to.
+fn with_bodies<'a, 'm>(nodes: &'a [FlatNode<'m>], into: &mut Vec<&'a FlatNode<'m>>) {
+    for n in nodes {
+        n.bodies.iter().for_each(|(_, b)| with_bodies(&b.nodes, into));
+        into.push(n);
+    }
+}
+
+/// Uses of every name that a node reads, seen through Identity, bodies included. `main` is in topological order.
+pub fn uses<'a>(main: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
+    let mut nodes = Vec::with_capacity(main.len());
+    with_bodies(main, &mut nodes);
     let mut maker: HashMap<&str, usize> = HashMap::new();
     let mut scores: BTreeSet<&str> = BTreeSet::new();
     let mut regrouped: BTreeSet<&str> = BTreeSet::new();
@@ -84,7 +94,10 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
     for o in outputs {
         all.entry(o).or_default().add(Position::Never);
     }
-    for n in nodes.iter().rev() {
+    for o in nodes.iter().flat_map(|n| &n.bodies).flat_map(|(_, b)| &b.outputs) {
+        all.entry(&o.0).or_default().add(Position::Never);
+    }
+    for n in nodes.iter().copied().rev() {
         if is(n, "Identity") {
             let seen = n.outputs.first().and_then(|o| all.get(o.as_str()).copied()).unwrap_or_default();
             if let Some(i) = n.inputs.first() {
@@ -95,12 +108,9 @@ pub fn uses<'a>(nodes: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str
             }
             continue;
         }
-        let around = Around { nodes, maker: &maker, scores: &scores, regrouped: &regrouped };
+        let around = Around { nodes: &nodes, maker: &maker, scores: &scores, regrouped: &regrouped };
         for (i, name) in n.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
             all.entry(name).or_default().add(position(n, i, &around));
-        }
-        for name in &n.captures {
-            all.entry(name).or_default().add(Position::Weak);
         }
         // What Softmax reads, also through a chain of sums.
         if is(n, "Softmax") || (is(n, "Add") && n.outputs.iter().any(|o| scores.contains(o.as_str()))) {
@@ -119,7 +129,7 @@ fn is(n: &FlatNode<'_>, op: &str) -> bool {
 
 /// What is known of a node's neighbours.
 struct Around<'a, 'n, 'm> {
-    nodes: &'a [FlatNode<'m>],
+    nodes: &'n [&'a FlatNode<'m>],
     maker: &'n HashMap<&'a str, usize>,
     /// Names that become attention scores.
     scores: &'n BTreeSet<&'a str>,
@@ -130,7 +140,7 @@ struct Around<'a, 'n, 'm> {
 impl Around<'_, '_, '_> {
     /// The node that makes input `i` of a node.
     fn maker(&self, n: &FlatNode<'_>, i: usize) -> Option<&FlatNode<'_>> {
-        n.inputs.get(i).and_then(|name| self.maker.get(name.as_str())).map(|m| &self.nodes[*m])
+        n.inputs.get(i).and_then(|name| self.maker.get(name.as_str())).map(|m| self.nodes[*m])
     }
 
     /// Whether input `i` of a node is the result of a layer with a weight of its own.

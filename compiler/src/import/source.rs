@@ -1,0 +1,295 @@
+//! From a parsed model to a [`Source`]: every name means one thing, every tensor is a constant or a state.
+
+use super::{
+    attrs,
+    error::{ImportError, ImportErrorKind},
+    flatten::{FlatBody, FlatNode, flatten},
+    inputs::{self, Inputs},
+    model::Model,
+    tensor::{self, Tensor},
+    trainable::{self, Uses},
+    weights::{self, Source as Elements, Weights},
+};
+use graph::{Attr, Bindings, DType, Literal, TensorType, quote_name};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+};
+use trace::{Body, Source, SourceNode, SourceTensor};
+
+/// Largest tensor that becomes a constant of the program, in bytes.
+const MAX_CONSTANT: u64 = 64 << 10;
+/// Largest weight whose elements import rules may read, in bytes.
+const MAX_KNOWN: u64 = 1 << 10;
+/// Memory that a node or an initializer takes on its way into the graph, in bytes.
+const NODE_BYTES: u64 = 2 << 10;
+
+/// A model as a program.
+pub struct Parts {
+    /// The program.
+    pub source: Source,
+    /// What is said about the sizes of its inputs.
+    pub bindings: Bindings,
+    /// Sizes without a number.
+    pub inputs: Inputs,
+    /// Where the elements of its states are.
+    pub weights: Weights,
+    /// Initializers that nothing reads.
+    pub unused_initializers: usize,
+}
+
+/// Reads a parsed model. Elements of large tensors stay where they are.
+pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError> {
+    let fail = |what: String| ImportError::file(&model.source, ImportErrorKind::Model(what));
+    let proto = &model.proto.graph;
+    if let Some(s) = proto.sparse_initializer.first() {
+        let name = s.values.as_ref().map(|v| v.name.as_str()).unwrap_or_default();
+        let what = format!("sparse initializer {}", quote_name(name));
+        return Err(ImportError::file(&model.source, ImportErrorKind::Unsupported(what)));
+    }
+    let mut names: HashSet<&str> = HashSet::new();
+    for t in &proto.initializer {
+        if t.name.is_empty() || !names.insert(&t.name) {
+            let what = if t.name.is_empty() { "has no name" } else { "is defined twice" };
+            return Err(fail(format!("initializer {} {what}", quote_name(&t.name))));
+        }
+    }
+    let inputs = inputs::read(&proto.input, &|n| !names.contains(n)).map_err(&fail)?;
+    for (name, _) in &inputs.types {
+        if name.is_empty() || !names.insert(name) {
+            return Err(fail(format!("input {} is nameless or defined twice", quote_name(name))));
+        }
+    }
+    let bindings = inputs::bind(&inputs, dims)
+        .map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
+    let nodes = flatten(model, &names)?;
+    let needed = NODE_BYTES.saturating_mul((nodes.len() + proto.initializer.len()) as u64);
+    if needed > model.spare {
+        let (n, file) = (nodes.len(), model.file);
+        return Err(fail(format!(
+            "refused: its {n} nodes would take more memory than a file of {file} bytes may"
+        )));
+    }
+    check_outputs(model, &names, &nodes)?;
+    let uses = trainable::uses(&nodes, proto.output.iter().map(|o| o.name.as_str()));
+    let mut c = Converter {
+        model,
+        uses: &uses,
+        tensors: BTreeMap::new(),
+        weights: Weights::new(model.source.clone()),
+    };
+    for t in &proto.initializer {
+        let read = tensor::tensor(t, &model.cuts, model.source.folder());
+        c.tensor(&t.name, read, true)?;
+    }
+    let unused = |t: &&onnx_protobuf::TensorProto| uses.get(t.name.as_str()).is_none_or(|u| u.count == 0);
+    let unused_initializers = proto.initializer.iter().filter(unused).count();
+    let body = Body {
+        inputs: Vec::new(),
+        nodes: c.nodes(&nodes)?,
+        outputs: proto.output.iter().map(|o| o.name.as_str().into()).collect(),
+        output_types: Vec::new(),
+    };
+    let (tensors, weights) = (c.tensors, c.weights);
+    let types = inputs.types.iter().map(|(n, t)| (n.as_str().into(), t.clone())).collect();
+    Ok(Parts { source: Source { inputs: types, tensors, body }, bindings, inputs, weights, unused_initializers })
+}
+
+/// Every output is made, and named once.
+fn check_outputs(model: &Model, given: &HashSet<&str>, nodes: &[FlatNode<'_>]) -> Result<(), ImportError> {
+    let fail = |what: String| Err(ImportError::file(&model.source, ImportErrorKind::Model(what)));
+    let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.outputs).map(String::as_str).collect();
+    let mut outputs: HashSet<&str> = HashSet::new();
+    for o in &model.proto.graph.output {
+        if o.name.is_empty() || !(made.contains(o.name.as_str()) || given.contains(o.name.as_str())) {
+            return fail(format!("output {} is made by no node", quote_name(&o.name)));
+        }
+        if !outputs.insert(&o.name) {
+            return fail(format!("output {} is listed twice", quote_name(&o.name)));
+        }
+    }
+    if outputs.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok(()) }
+}
+
+struct Converter<'m, 'u> {
+    model: &'m Model,
+    uses: &'u HashMap<&'u str, Uses>,
+    tensors: BTreeMap<Arc<str>, SourceTensor>,
+    weights: Weights,
+}
+
+impl<'m> Converter<'m, '_> {
+    fn tensor_error(&self, name: &str, what: &str) -> ImportError {
+        let kind = ImportErrorKind::Tensor { tensor: name.to_owned(), what: what.to_owned() };
+        ImportError::file(&self.model.source, kind)
+    }
+
+    /// A tensor of the file: a constant or a state, if something reads it. Elements that the file has too many or too few of, or where
+    /// they must not be, are errors even if nothing does.
+    fn tensor(
+        &mut self,
+        name: &str,
+        read: Result<Tensor, String>,
+        initializer: bool,
+    ) -> Result<(), ImportError> {
+        let uses = self.uses.get(name).copied().unwrap_or_default();
+        let tensor = match read {
+            Ok(t) => t,
+            Err(what) if uses.count == 0 && what.contains("not supported") => return Ok(()),
+            Err(what) => return Err(self.tensor_error(name, &what)),
+        };
+        if uses.count == 0 {
+            return Ok(());
+        }
+        let source = &self.model.source;
+        let mask = || {
+            let (mut all, mut any) = (true, false);
+            let read = weights::stream(source, &tensor, &mut |c| {
+                all &= tensor::is_mask(tensor.dtype, c);
+                any |= c.iter().any(|b| *b != 0);
+                Ok(())
+            });
+            read.is_ok() && all && any
+        };
+        let candidate = tensor.dtype.is_float() && uses.parameter(tensor.elements(), initializer, mask);
+        let is_here = !matches!(tensor.source, Elements::External { .. });
+        if !candidate && !uses.statistic && tensor.bytes() <= MAX_CONSTANT {
+            match weights::literal(source, &tensor) {
+                Ok(l) => {
+                    self.tensors.insert(name.into(), SourceTensor::Constant(l));
+                    return Ok(());
+                }
+                Err(what) if is_here => return Err(self.tensor_error(name, &what)),
+                // The file may come later: the tensor is state then, and rules that need its elements say so.
+                Err(_) => {}
+            }
+        }
+        let known = if tensor.bytes() <= MAX_KNOWN {
+            match weights::literal(source, &tensor) {
+                Ok(l) => Some(l),
+                Err(what) if is_here => return Err(self.tensor_error(name, &what)),
+                // Rules that need the elements say so.
+                Err(_) => None,
+            }
+        } else {
+            None
+        };
+        let name: Arc<str> = name.into();
+        self.tensors.insert(name.clone(), SourceTensor::State { ty: tensor.ty(), known, candidate });
+        self.weights.insert(name, tensor);
+        Ok(())
+    }
+
+    fn nodes(&mut self, nodes: &[FlatNode<'m>]) -> Result<Vec<SourceNode>, ImportError> {
+        let mut out = Vec::with_capacity(nodes.len());
+        for n in nodes {
+            let refuse =
+                |kind| ImportError::node(&self.model.source, &n.name, &n.op(), kind);
+            if n.domain.is_empty() && n.op_type == "Constant" {
+                if let Some(o) = n.outputs.first().filter(|o| !o.is_empty()) {
+                    self.tensor(o, constant_node(self.model, n), false)?;
+                }
+                continue;
+            }
+            if n.opset == 0 && n.domain.is_empty() && self.model.proto.ir_version >= 3 {
+                let what = "the model does not say which opset it uses".to_owned();
+                return Err(refuse(ImportErrorKind::Model(what)));
+            }
+            let attrs = attrs::attributes(self.model, n).map_err(|e| refuse(ImportErrorKind::Model(e)))?;
+            let uses = |o: &str| self.uses.get(o).copied().unwrap_or_default();
+            let main = n.outputs.first().map(|o| uses(o)).unwrap_or_default();
+            let made = SourceNode {
+                name: n.name.as_str().into(),
+                domain: n.domain.into(),
+                op_type: n.op_type.into(),
+                opset: n.opset,
+                attrs,
+                bodies: Vec::new(),
+                inputs: n.inputs.iter().map(|i| i.as_str().into()).collect(),
+                outputs: n.outputs.iter().map(|o| o.as_str().into()).collect(),
+                used: n.outputs.iter().map(|o| !o.is_empty() && uses(o).count > 0).collect(),
+                makes_weight: main.strong || main.statistic,
+            };
+            if self.is_filled(&made) {
+                continue;
+            }
+            let mut bodies = Vec::new();
+            for (name, body) in &n.bodies {
+                bodies.push(((*name).into(), self.body(body)?));
+            }
+            out.push(SourceNode { bodies, ..made });
+        }
+        Ok(out)
+    }
+
+    fn body(&mut self, body: &FlatBody<'m>) -> Result<Body, ImportError> {
+        for (name, t) in &body.initializers {
+            let read = tensor::tensor(t, &self.model.cuts, self.model.source.folder());
+            self.tensor(name, read, true)?;
+        }
+        Ok(Body {
+            inputs: body.inputs.iter().map(|i| i.as_str().into()).collect(),
+            nodes: self.nodes(&body.nodes)?,
+            outputs: body.outputs.iter().map(|(o, _)| o.as_str().into()).collect(),
+            output_types: body.outputs.iter().map(|(_, info)| inputs::value_type(info)).collect(),
+        })
+    }
+
+    /// Makes a state of what a ConstantOfShape in a parameter position makes, where its extents are a constant of the file.
+    fn is_filled(&mut self, node: &SourceNode) -> bool {
+        if !node.makes_weight || !node.domain.is_empty() || &*node.op_type != "ConstantOfShape" {
+            return false;
+        }
+        let ([shape], Some(output)) = (node.inputs.as_slice(), node.outputs.first()) else { return false };
+        let Some(SourceTensor::Constant(l)) = self.tensors.get(shape) else { return false };
+        let extents = l.to_ints().unwrap_or_default();
+        let shape: Option<Vec<u64>> = extents.iter().map(|n| u64::try_from(*n).ok()).collect();
+        let fill = match node.attrs.get("value") {
+            None => Literal::scalar(DType::F32, 0.0),
+            Some(Attr::Tensor(l)) if l.len() == 1 => l.clone(),
+            Some(_) => return false,
+        };
+        let Some(shape) = shape.filter(|_| fill.dtype().is_float()) else { return false };
+        let bytes = shape.iter().map(|d| (*d).max(1)).try_fold(fill.dtype().size(), u64::checked_mul);
+        if bytes.is_none_or(|b| b > tensor::MAX_BYTES) {
+            return false;
+        }
+        let ty = TensorType::new(fill.dtype(), &shape);
+        self.weights.insert(
+            output.clone(),
+            Tensor { dtype: fill.dtype(), shape, source: Elements::Fill(fill.bytes().to_vec()) },
+        );
+        self.tensors.insert(output.clone(), SourceTensor::State { ty, known: None, candidate: true });
+        true
+    }
+}
+
+/// The tensor of a Constant node.
+pub fn constant_node(model: &Model, node: &FlatNode<'_>) -> Result<Tensor, String> {
+    let literal =
+        |l: Literal| Tensor { dtype: l.dtype(), shape: l.shape().to_vec(), source: Elements::Literal(l) };
+    let floats = |v: &[f32]| v.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>();
+    for (name, a) in &node.attrs {
+        return Ok(match *name {
+            "value" => {
+                let t = a.t.as_ref().ok_or("the constant has no tensor")?;
+                tensor::tensor(t, &model.cuts, model.source.folder())?
+            }
+            "value_float" => literal(Literal::scalar(DType::F32, f64::from(a.f))),
+            "value_int" => {
+                let bytes = a.i.to_le_bytes().to_vec();
+                literal(Literal::new(DType::I64, Vec::new(), bytes).map_err(|e| e.to_string())?)
+            }
+            "value_floats" => {
+                let shape = vec![a.floats.len() as u64];
+                literal(Literal::new(DType::F32, shape, floats(&a.floats)).map_err(|e| e.to_string())?)
+            }
+            "value_ints" => literal(Literal::ints(&a.ints)),
+            "sparse_value" | "value_string" | "value_strings" => {
+                return Err(format!("a constant with {name} is not supported"));
+            }
+            _ => continue,
+        });
+    }
+    Err("the constant has no value".to_owned())
+}
