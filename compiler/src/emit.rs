@@ -147,7 +147,7 @@ pub fn program(
         strategy: planned.strategy.clone(),
         stop_reason: planned.stop.as_str().to_owned(),
     };
-    Ok(Program { kind, guard: Guard::default(), graph, inputs, steps, certificate })
+    Ok(Program { kind, guard: Guard::default(), graph, inputs, steps, certificate, dynamic: None })
 }
 
 /// For each step the values whose instances end after it: at the last read before the value is made again, or where it is made if nothing

@@ -1,6 +1,7 @@
 //! From an ONNX model to a runtime plan.
 
 pub mod cost;
+pub mod dynamic;
 pub mod emit;
 pub mod export;
 pub mod import;

@@ -14,7 +14,7 @@ impl Machine {
     /// Evicts one storage after the other until `bytes` fit.
     pub(crate) fn make_room<W: World>(&mut self, bytes: u64, op: OpId, world: &mut W) -> Result<(), Error> {
         let mut victims = Vec::new();
-        while !world.fits(self.stats.memory, bytes, self.options.budget) {
+        while !world.fits(op, self.stats.memory, bytes, self.options.budget) {
             if self.pool.len() == 0 {
                 match self.waiting_victim() {
                     Some(victim) => self.evict(victim, Cause::Chosen, world)?,

@@ -89,7 +89,7 @@ impl Machine {
     fn execute<W: World>(&mut self, target: u32, world: &mut W) -> Result<(), Error> {
         let id = self.program.tensors[target as usize].op;
         let bytes = self.program.ops[id as usize].bytes;
-        if !world.fits(self.stats.memory, bytes, self.options.budget) {
+        if !world.fits(OpId(id), self.stats.memory, bytes, self.options.budget) {
             self.make_room(bytes, OpId(id), world)?;
         }
         self.run_op(id, target, world)?;
@@ -137,7 +137,8 @@ impl Machine {
         for tensor in outputs.filter(|&tensor| tensor != target).chain([target]) {
             let storage = self.storage(tensor);
             let entry = &mut self.live.storages[storage as usize];
-            if self.defined[tensor as usize] == entry.epoch {
+            // What is there already or given up for good was written to scratch memory.
+            if self.defined[tensor as usize] == entry.epoch || entry.is(GONE) {
                 self.stats.memory -= if entry.root == tensor { entry.bytes } else { 0 };
                 continue;
             }

@@ -54,9 +54,10 @@ pub trait World {
     /// [`Error::World`] stops the machine.
     fn event(&mut self, event: Event) -> Result<Option<u64>, Error>;
 
-    /// Whether `bytes` more can be placed while `used` of `budget` bytes are resident. A world with a real allocator answers for
-    /// fragmentation here.
-    fn fits(&mut self, used: u64, bytes: u64, budget: u64) -> bool {
+    /// Whether an op's `bytes` can be placed while `used` of `budget` bytes are resident. A world with a real allocator answers for
+    /// fragmentation and scratch memory here; after a yes nothing is freed or placed before the op runs.
+    fn fits(&mut self, op: OpId, used: u64, bytes: u64, budget: u64) -> bool {
+        let _ = op;
         bytes <= budget && used <= budget - bytes
     }
 

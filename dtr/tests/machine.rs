@@ -247,7 +247,7 @@ impl World for Metered {
         Ok(matches!(event, Event::Execute { .. }).then_some(100))
     }
 
-    fn fits(&mut self, used: u64, bytes: u64, _: u64) -> bool {
+    fn fits(&mut self, _: dtr::OpId, used: u64, bytes: u64, _: u64) -> bool {
         used + bytes <= 2
     }
 

@@ -1,7 +1,8 @@
 //! Reverse mode: cotangents from the last node to the first.
 //!
-//! Contributions to one cotangent are added as a left fold in the order in which the forward program uses the value, so that the
-//! rounding of a gradient never depends on a plan.
+//! Contributions to one cotangent are added as a left fold from the value's last use in the forward program to its first, so that the
+//! rounding of a gradient never depends on a plan. That is the order in which the backward program makes them: each is added as soon as it
+//! is there, and none has to wait for another.
 
 use crate::{Builder, OpError, find};
 use graph::{Attrs, Node, NodeId, TensorType, ValueId};
@@ -100,27 +101,25 @@ pub fn backward(
             }
         }
     }
-    // Contributions by value, from the last use to the first; folded when the value's node is reached.
-    let mut contributions: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
+    // The sum of the contributions so far, by value.
+    let mut sums: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for (v, cotangent) in seeds {
-        contributions.entry(*v).or_default().push(*cotangent);
+        let wrap = |error| GradError {
+            node: "loss".to_owned(),
+            op: "sum of contributions".to_owned(),
+            error,
+        };
+        add(b, &mut sums, *v, *cotangent).map_err(wrap)?;
     }
     for n in (0..count).rev() {
         let node = b.graph().node(NodeId(n as u32)).clone();
-        if !node.outputs.iter().any(|o| needs[o.index()] && contributions.contains_key(o)) {
+        if !node.outputs.iter().any(|o| needs[o.index()] && sums.contains_key(o)) {
             continue;
         }
         let wrap = |error| GradError { node: node.name.to_string(), op: node.op.to_string(), error };
         b.set_scope(format!("grad/{}", node.name));
-        let mut cotangents = Vec::new();
-        for o in &node.outputs {
-            let parts = if needs[o.index()] { contributions.get(o).cloned() } else { None };
-            let total = parts.map(|p| fold(b, &p)).transpose().map_err(wrap)?;
-            if let Some(t) = total {
-                contributions.insert(*o, vec![t]);
-            }
-            cotangents.push(total);
-        }
+        let total = |o: &ValueId| if needs[o.index()] { sums.get(o).copied() } else { None };
+        let cotangents = node.outputs.iter().map(total).collect();
         let wanted: Vec<bool> = node.inputs.iter().map(|i| i.is_some_and(|v| needs[v.index()])).collect();
         let def =
             find(&node.op).ok_or_else(|| wrap(OpError::unsupported(format!("operator {}", node.op))))?;
@@ -128,36 +127,31 @@ pub fn backward(
         let mut cx = GradCx { b, node: &node, cotangents, needs: wanted.clone(), results };
         def.gradient(&mut cx).map_err(wrap)?;
         let results = cx.results;
-        // From the last input to the first, so that the reversed list is in order of use.
-        for (i, r) in results.into_iter().enumerate().rev() {
+        for (i, r) in results.into_iter().enumerate() {
             if let (Some(r), Some(v), true) = (r, node.inputs[i], wanted[i]) {
                 let (got, want) = (b.ty(r), b.ty(v));
                 if got != want {
                     let what = format!("the cotangent of input {i} is {got}, the input {want}");
                     return Err(wrap(OpError::invalid(what)));
                 }
-                contributions.entry(v).or_default().push(r);
+                add(b, &mut sums, v, r).map_err(wrap)?;
             }
         }
     }
-    let mut out = Vec::new();
-    for v in wrt {
-        let name = b.graph().value(*v).name.clone();
-        b.set_scope(format!("grad/{name}"));
-        let parts = contributions.get(v).cloned();
-        let total = parts.map(|p| fold(b, &p)).transpose();
-        out.push(total.map_err(|error| GradError {
-            node: name.to_string(),
-            op: "sum of contributions".to_owned(),
-            error,
-        })?);
-    }
-    Ok(out)
+    Ok(wrt.iter().map(|v| sums.get(v).copied()).collect())
 }
 
-/// The sum of contributions listed from the last use to the first.
-fn fold(b: &mut Builder<'_>, parts: &[ValueId]) -> Result<ValueId, OpError> {
-    let mut parts = parts.iter().rev();
-    let first = *parts.next().ok_or_else(|| OpError::invalid("no contribution"))?;
-    parts.try_fold(first, |sum, p| b.call("Add", &[sum, *p]))
+/// Adds a contribution to the cotangent of a value.
+fn add(
+    b: &mut Builder<'_>,
+    sums: &mut BTreeMap<ValueId, ValueId>,
+    v: ValueId,
+    part: ValueId,
+) -> Result<(), OpError> {
+    let sum = match sums.get(&v) {
+        Some(sum) => b.call("Add", &[*sum, part])?,
+        None => part,
+    };
+    sums.insert(v, sum);
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The numerics hash: equal hash, equal bits.
 
-use crate::{Device, ProgramKind};
+use crate::{Device, Dynamic, ProgramKind};
 use graph::{Graph, OpFacts};
 
 /// Hashes all that decides the bits of a step: the graph (operators, attributes, types, the order of contributions), the numeric class
@@ -8,14 +8,14 @@ use graph::{Graph, OpFacts};
 pub fn numerics<'a>(
     device: Device,
     accumulate: u32,
-    programs: impl IntoIterator<Item = (ProgramKind, &'a Graph)>,
+    programs: impl IntoIterator<Item = (ProgramKind, &'a Graph, Option<&'a Dynamic>)>,
     ops: &dyn OpFacts,
 ) -> [u8; 32] {
     let mut h = blake3::Hasher::new();
     h.update(env!("CARGO_PKG_VERSION").as_bytes());
     h.update(device.to_string().as_bytes());
     h.update(&accumulate.to_le_bytes());
-    for (kind, g) in programs {
+    for (kind, g, dynamic) in programs {
         h.update(kind.to_string().as_bytes());
         for n in &g.nodes {
             h.update(format!("{}#{:?}", n.op, ops.numeric_class(&n.op)).as_bytes());
@@ -25,6 +25,9 @@ pub fn numerics<'a>(
             Ok(bytes) => h.update(&bytes),
             Err(e) => h.update(e.to_string().as_bytes()),
         };
+        if let Some(d) = dynamic {
+            h.update(&d.recipe);
+        }
     }
     *h.finalize().as_bytes()
 }

@@ -120,6 +120,37 @@ pub struct Program {
     pub steps: Vec<Step>,
     /// What the planner claims; live peak and arena are checked by the validator.
     pub certificate: Certificate,
+    /// Where shapes or branches are known only at run time: what to make the program from. The graph has inputs and states only then, and
+    /// there are no steps.
+    pub dynamic: Option<Dynamic>,
+}
+
+/// A program that is made anew at every step, and runs under online rematerialization in a pool.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dynamic {
+    /// What it is made from, in the form of the `trace` crate.
+    pub recipe: Vec<u8>,
+    /// Why it is not static.
+    pub reason: String,
+    /// First byte of the pool in the arena.
+    pub pool: u64,
+    /// Bytes of the pool: what it may hold while it runs.
+    pub work: u64,
+    /// Rates from which the costs of recomputation are estimated, so that decisions do not depend on a clock.
+    pub rates: Rates,
+}
+
+/// Rates of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Floating-point operations a second in matrix products and convolutions.
+    pub product_flops_per_s: f64,
+    /// Floating-point operations a second elsewhere.
+    pub other_flops_per_s: f64,
+    /// Bytes a second to and from memory.
+    pub bytes_per_s: f64,
+    /// Nanoseconds that any execution costs.
+    pub launch_ns: f64,
 }
 
 /// One entry of a program.

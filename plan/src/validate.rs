@@ -11,11 +11,12 @@
 //!    is not read any more, and not by another argument of the same step.
 //! 6. A node that must not run twice does not; every state with a new version is committed, once.
 //! 7. Outputs are live at the end. Live peak and arena are the certified ones; the arena is at most the budget.
-//! 8. The numerics hash is that of the programs. There is a program, and parts of a step exactly where gradients are accumulated.
+//! 8. A dynamic program has no nodes and steps of its own, its pool lies in the arena's free part, and its states are the plan's.
+//! 9. The numerics hash is that of the programs. There is a program, and parts of a step exactly where gradients are accumulated.
 //!
 //! Nothing here trusts the plan: ids are checked before they are used as indices and sums before they are used as addresses.
 
-use crate::{ALIGNMENT, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, numerics};
+use crate::{ALIGNMENT, Dynamic, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, numerics};
 use graph::{Facts, Init, OpFacts, StateId, StateKind, TensorType, ValueDef, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,11 +64,15 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
         return fail(format!("a step in {} parts does not fit its programs", plan.accumulate));
     }
     state_section(plan).map_err(|what| ValidateError { at: "plan".to_owned(), what })?;
-    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
+    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
     if numerics(plan.device, plan.accumulate, graphs, ops) != plan.numerics {
         return fail("the numerics hash is not that of the programs".to_owned());
     }
-    plan.programs.iter().enumerate().map(|(i, p)| Walk::new(plan, p, i, ops)?.run()).collect()
+    let check = |(i, p): (usize, &Program)| match &p.dynamic {
+        Some(d) => dynamic(plan, p, d).map_err(|what| ValidateError { at: format!("program {i} ({})", p.kind), what }),
+        None => Walk::new(plan, p, i, ops)?.run(),
+    };
+    plan.programs.iter().enumerate().map(check).collect()
 }
 
 /// The state section: entries in order, without overlap, each of them the state of a program.
@@ -121,6 +126,34 @@ fn state_section(plan: &Plan) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A dynamic program: what it says of itself before it is made.
+fn dynamic(plan: &Plan, p: &Program, d: &Dynamic) -> Result<Replay, String> {
+    graph::verify(&p.graph).map_err(|e| e.to_string())?;
+    if !p.graph.nodes.is_empty() || !p.graph.outputs.is_empty() || !p.steps.is_empty() {
+        return Err("it is dynamic, and yet has nodes, outputs or steps".to_owned());
+    }
+    let end = d.pool.checked_add(d.work).filter(|e| *e <= plan.arena);
+    let Some(end) = end.filter(|_| d.pool >= plan.state_bytes && d.pool.is_multiple_of(ALIGNMENT)) else {
+        return Err(format!("its pool of {} bytes at {} lies outside of the arena's free part", d.work, d.pool));
+    };
+    if p.inputs.len() != p.graph.inputs.len() || p.inputs.iter().any(|i| *i != d.pool) {
+        return Err("its inputs do not stand at the pool's first byte, to be placed at run time".to_owned());
+    }
+    let rates = [d.rates.product_flops_per_s, d.rates.other_flops_per_s, d.rates.bytes_per_s, d.rates.launch_ns];
+    if rates.iter().any(|r| !r.is_finite() || *r < 0.0) || rates[..3].contains(&0.0) {
+        return Err("its rates are not positive numbers".to_owned());
+    }
+    let entries: BTreeMap<&str, &StateEntry> = plan.state.iter().map(|e| (&*e.name, e)).collect();
+    for s in &p.graph.states {
+        if s.output.is_some()
+            || entries.get(&*s.name).is_none_or(|e| e.ty != *p.graph.ty(s.input) || e.init != s.init)
+        {
+            return Err(format!("state {:?} is not in the state section with its type and first elements", s.name));
+        }
+    }
+    Ok(Replay { peak: end, arena: end, ..Replay::default() })
 }
 
 /// Whether all extents are known and their product, zeros left out, is far from overflowing.

@@ -8,7 +8,7 @@ use plan::{Place, Plan, ProgramKind, Run, Step, from_bytes, numerics, to_bytes, 
 
 /// The plan with the numerics hash of its own programs.
 fn hashed(mut p: Plan) -> Plan {
-    let programs: Vec<_> = p.programs.iter().map(|p| (p.kind, &p.graph)).collect();
+    let programs: Vec<_> = p.programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref())).collect();
     p.numerics = numerics(p.device, p.accumulate, programs, &Toy);
     p
 }

@@ -4,7 +4,7 @@ use crate::{
     RuntimeError,
     arena::Arena,
     available::{Available, available_memory},
-    device::{Device, LoadedProgram, RunOptions, RunReport},
+    device::{Device, Eager, EagerBody, LoadedProgram, Prepared as PreparedCall, RunOptions, RunReport},
     resolve::{Call, Region},
 };
 use graph::{Graph, NodeId};
@@ -92,7 +92,7 @@ impl Device for CpuDevice {
             let kernel = match kernels.get(&(call.node, call.implementation)) {
                 Some(k) => k.clone(),
                 None => {
-                    let k = Arc::new(prepare(graph, &call)?);
+                    let k = Arc::new(prepare(graph, call.node, call.implementation)?);
                     kernels.insert((call.node, call.implementation), k.clone());
                     k
                 }
@@ -118,6 +118,12 @@ impl Device for CpuDevice {
         self.pool.install(|| run(program, options))
     }
 
+    fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError> {
+        let arena = self.arena.as_mut().ok_or_else(no_arena)?;
+        // One task of the pool for all calls: each is too short to be handed over.
+        self.pool.install(|| body(&mut EagerCpu { arena }))
+    }
+
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
         let arena = self.arena.as_mut().ok_or_else(no_arena)?;
         arena.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
@@ -135,11 +141,48 @@ impl Device for CpuDevice {
     }
 }
 
-fn prepare(graph: &Graph, call: &Call) -> Result<CpuKernel, RuntimeError> {
-    let node = graph.node(call.node);
+/// Calls one by one over the arena.
+struct EagerCpu<'a> {
+    arena: &'a mut Arena,
+}
+
+impl Eager for EagerCpu<'_> {
+    fn prepare(&mut self, graph: &Graph, node: NodeId) -> Result<PreparedCall, RuntimeError> {
+        Ok(Arc::new(prepare(graph, node, 0)?))
+    }
+
+    fn call(
+        &mut self,
+        kernel: &PreparedCall,
+        inputs: &[Option<Region>],
+        outputs: &[Region],
+        workspace: Option<Region>,
+    ) -> Result<(), String> {
+        let kernel = kernel.downcast_ref::<CpuKernel>().ok_or("a kernel of another device (a bug)")?;
+        let buffer = |r: &Region| self.arena.buffer(r.offset, r.len);
+        let inputs: Vec<Buffer> = inputs.iter().map(|r| r.as_ref().map_or(Buffer::NONE, buffer)).collect();
+        let outputs: Vec<Buffer> = outputs.iter().map(buffer).collect();
+        let workspace = workspace.as_ref().map_or(Buffer::NONE, buffer);
+        // SAFETY: inside of the arena (checked by `buffer`); the caller's places do not overlap but where the facts allow it, storages are
+        // 256-byte aligned, and calls come one at a time through `&mut self`.
+        let io = unsafe { Io::new(&inputs, &outputs, workspace) };
+        kernel(&io).map_err(|e| e.0)
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) {
+        bytes.copy_from_slice(self.arena.bytes(offset, bytes.len() as u64));
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.arena.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
+    }
+}
+
+fn prepare(graph: &Graph, node: NodeId, implementation: usize) -> Result<CpuKernel, RuntimeError> {
+    let node = graph.node(node);
     let wrap = |what| RuntimeError::Prepare { node: node.name.to_string(), op: node.op.to_string(), what };
     let op = ops::find(&node.op).ok_or_else(|| wrap("this runtime does not know the operator".to_owned()))?;
-    op.cpu(&Signature::of(graph, node), call.implementation).map_err(|e| wrap(e.to_string()))
+    op.cpu(&Signature::of(graph, node), implementation).map_err(|e| wrap(e.to_string()))
 }
 
 fn run(program: &Program, options: RunOptions) -> Result<RunReport, RuntimeError> {

@@ -2,8 +2,14 @@
 //!
 //! A device owns one arena and runs programs whose addresses are fixed. Everything above this trait is the same for all devices.
 
-use crate::{RuntimeError, available::Available, resolve::Call};
-use graph::Graph;
+use crate::{
+    RuntimeError,
+    available::Available,
+    dynamic::DynamicReport,
+    resolve::{Call, Region},
+};
+use graph::{Graph, NodeId};
+use std::{any::Any, sync::Arc};
 
 /// A program that a device has prepared: kernels found and ready, addresses bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +29,40 @@ pub struct RunOptions {
 pub struct RunReport {
     /// Nanoseconds of each call, in order, if measured.
     pub call_ns: Vec<u64>,
+    /// What a dynamic program did with its pool.
+    pub dynamic: Option<DynamicReport>,
 }
+
+/// A kernel that an [`Eager`] device has prepared for one node's types.
+pub type Prepared = Arc<dyn Any + Send + Sync>;
+
+/// A device that runs one call after the other, at addresses that are known only now.
+pub trait Eager: Send {
+    /// Prepares a node's kernel.
+    fn prepare(&mut self, graph: &Graph, node: NodeId) -> Result<Prepared, RuntimeError>;
+
+    /// Runs a prepared kernel. Places lie in the arena, live ones do not overlap but where the operator's facts allow it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says of its data.
+    fn call(
+        &mut self,
+        kernel: &Prepared,
+        inputs: &[Option<Region>],
+        outputs: &[Region],
+        workspace: Option<Region>,
+    ) -> Result<(), String>;
+
+    /// Copies out of the arena.
+    fn read(&self, offset: u64, bytes: &mut [u8]);
+
+    /// Copies into the arena.
+    fn write(&mut self, offset: u64, bytes: &[u8]);
+}
+
+/// What is done with a device call by call.
+pub type EagerBody<'a> = dyn FnMut(&mut dyn Eager) -> Result<(), RuntimeError> + Send + 'a;
 
 /// A device with one arena.
 pub trait Device: Send {
@@ -41,6 +80,9 @@ pub trait Device: Send {
 
     /// Runs a prepared program from the first call to the last.
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError>;
+
+    /// Runs calls one by one; programs that were loaded stay.
+    fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError>;
 
     /// Copies into the arena.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError>;

@@ -1,5 +1,6 @@
 //! Errors of loading and running plans.
 
+use crate::dynamic::PoolFull;
 use plan::{ValidateError, WireError};
 
 /// Why a plan cannot be loaded or a step cannot run.
@@ -88,6 +89,15 @@ pub enum RuntimeError {
         /// Why.
         what: String,
     },
+    /// A dynamic program cannot be made from these inputs.
+    #[error("{0}")]
+    Trace(trace::TraceError),
+    /// A dynamic program needs more than its pool. The state is as before the step.
+    #[error(transparent)]
+    PoolFull(Box<PoolFull>),
+    /// Something that cannot be: a bug of the runtime.
+    #[error("{0} (please report this)")]
+    Internal(String),
     /// A recomputed value differs from the first one.
     #[error(
         "recomputing {node:?} gave other bits than the first time: this is a bug in operator {op}, please report it"

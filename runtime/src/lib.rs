@@ -9,13 +9,15 @@ pub mod checkpoint;
 mod cpu;
 pub mod data;
 mod device;
+mod dynamic;
 mod error;
 mod resolve;
 mod session;
 
 pub use available::{Available, available_memory};
 pub use cpu::CpuDevice;
-pub use device::{Device, LoadedProgram, RunOptions, RunReport};
+pub use device::{Device, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
+pub use dynamic::{DynamicReport, Holder, PoolFull, PoolReport};
 pub use error::RuntimeError;
 pub use resolve::{Call, Region, resolve};
 pub use session::{LoadOptions, Session, StepInputs, StepResult, WeightSource};

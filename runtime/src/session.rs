@@ -2,6 +2,7 @@
 
 use crate::{
     RuntimeError,
+    dynamic::DynamicProgram,
     device::{Device, LoadedProgram, RunOptions, RunReport},
     resolve::{Region, resolve},
 };
@@ -37,6 +38,8 @@ pub struct LoadOptions {
 pub struct StepInputs<'a> {
     /// Data and labels by input name: elements, little endian, row-major.
     pub data: &'a [(&'a str, &'a [u8])],
+    /// Extents of those inputs whose sizes the program leaves open.
+    pub shapes: &'a [(&'a str, &'a [u64])],
     /// Learning rate.
     pub learning_rate: f32,
     /// Number of the step, from 1.
@@ -66,9 +69,9 @@ impl StepResult {
     }
 }
 
-struct Loaded {
-    handle: LoadedProgram,
-    outputs: Vec<Region>,
+enum Loaded {
+    Static { handle: LoadedProgram, outputs: Vec<Region> },
+    Dynamic(Box<DynamicProgram>),
 }
 
 /// A plan with its state on a device.
@@ -104,10 +107,14 @@ impl Session {
         device.allocate(plan.arena)?;
         let mut programs = Vec::new();
         for p in &plan.programs {
+            if let Some(d) = &p.dynamic {
+                programs.push(Loaded::Dynamic(Box::new(DynamicProgram::load(&plan, p, d)?)));
+                continue;
+            }
             let refuse =
                 |what| RuntimeError::Prepare { node: p.kind.to_string(), op: "program".to_owned(), what };
             let (calls, outputs) = resolve(&plan, p, &Registry).map_err(refuse)?;
-            programs.push(Loaded { handle: device.load(&p.graph, calls)?, outputs });
+            programs.push(Loaded::Static { handle: device.load(&p.graph, calls)?, outputs });
         }
         let mut session = Session { plan, replays, device, programs };
         for i in 0..session.plan.state.len() {
@@ -176,6 +183,10 @@ impl Session {
         inputs: &StepInputs<'_>,
         options: RunOptions,
     ) -> Result<StepResult, RuntimeError> {
+        let (handle, places) = match &mut self.programs[program] {
+            Loaded::Dynamic(d) => return d.run(&mut *self.device, inputs, options),
+            Loaded::Static { handle, outputs } => (*handle, &*outputs),
+        };
         let p = &self.plan.programs[program];
         let given: BTreeMap<&str, &[u8]> = inputs.data.iter().copied().collect();
         for (input, offset) in p.graph.inputs.iter().zip(&p.inputs) {
@@ -208,9 +219,9 @@ impl Session {
             }
             self.device.write(*offset, bytes)?;
         }
-        let report = self.device.run(self.programs[program].handle, options)?;
+        let report = self.device.run(handle, options)?;
         let mut outputs = Vec::new();
-        for (v, region) in p.graph.outputs.iter().zip(&self.programs[program].outputs) {
+        for (v, region) in p.graph.outputs.iter().zip(places) {
             let mut bytes = vec![0; region.len as usize];
             self.device.read(region.offset, &mut bytes)?;
             outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));

@@ -80,3 +80,45 @@ pub fn inputs(
     }
     out
 }
+
+/// A model's weights for a session.
+pub struct Weights<'a>(pub &'a compiler::import::Weights);
+
+impl runtime::WeightSource for Weights<'_> {
+    fn load(
+        &mut self,
+        name: &str,
+        _: &graph::TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.0.read(name, &mut |chunk| sink(chunk).map_err(std::io::Error::other)).map_err(|e| e.to_string())
+    }
+}
+
+/// Bits of the losses of some steps by the reference interpreter.
+///
+/// # Panics
+///
+/// If a node cannot be evaluated.
+pub fn train_interpreted(
+    g: &Graph,
+    weights: &compiler::import::Weights,
+    io: &BTreeMap<String, Literal>,
+    learning_rate: f64,
+    steps: i64,
+) -> Vec<u64> {
+    let mut state = initial_state(g, weights);
+    let mut losses = Vec::new();
+    for step in 1..=steps {
+        let mut given = inputs(g, io, learning_rate, step);
+        given.extend(state.clone());
+        let all = ops::cpu::interpret(g, &given).unwrap_or_else(|e| panic!("{e}"));
+        losses.push(all[&g.outputs[0]].to_floats()[0].to_bits());
+        for s in &g.states {
+            if let Some(new) = s.output {
+                state.insert(s.input, all[&new].clone());
+            }
+        }
+    }
+    losses
+}

@@ -1,16 +1,19 @@
 //! Small models and their reference numbers: which there are, how they are imported and trained.
 
-use crate::npz;
+use crate::{initial_state, inputs, npz};
 use compiler::{
     import::{self, Imported, trainable},
     train::{Loss, Optimizer, TrainOptions},
 };
-use graph::Literal;
+use graph::{Graph, Literal, ValueId};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use serde_json::Value as Json;
 use std::{collections::BTreeMap, path::Path};
 
-/// Models whose steps are static. The others have control flow or recurrent layers.
+/// Models with control flow: which branch runs, and how often, depends on what they compute.
+pub const OPEN: &[&str] = &["act_while", "ifnet_pos", "lstm_loop", "scannet"];
+
+/// Models whose steps are static.
 pub const STATIC: &[&str] = &[
     "autoencoder",
     "bert",
@@ -86,7 +89,57 @@ pub fn import_model(path: &Path, file: &str, model: &str, io: &BTreeMap<String, 
         },
     };
     options.dims = dims_of(path, io);
-    import::import(path, &options).unwrap_or_else(|e| panic!("{e}"))
+    match import::import(path, &options) {
+        Err(e) if e.is_open() => walked(path, &options, io),
+        other => other.unwrap_or_else(|e| panic!("{e}")),
+    }
+}
+
+/// Computes values with the reference interpreter.
+struct Interpreted<'a> {
+    weights: &'a import::Weights,
+    io: &'a BTreeMap<String, Literal>,
+}
+
+impl trace::Oracle for Interpreted<'_> {
+    fn elements(&mut self, graph: &Graph, value: ValueId) -> Result<Option<Literal>, String> {
+        // Only what the value needs: the rest may be half made.
+        let mut part = graph.clone();
+        part.outputs = vec![value];
+        let name = graph.value(value).name.clone();
+        let mut part = part.pruned();
+        part.lift_constants();
+        let mut given = initial_state(&part, self.weights);
+        given.extend(inputs(&part, self.io, 0.0, 1));
+        let all = ops::cpu::interpret(&part, &given).map_err(|e| e.to_string())?;
+        let at = part.values.iter().position(|v| v.name == name);
+        Ok(at.and_then(|i| all.get(&ValueId(i as u32)).cloned()))
+    }
+}
+
+/// A model with control flow, made straight for these inputs.
+fn walked(path: &Path, options: &import::Options, io: &BTreeMap<String, Literal>) -> Imported {
+    let open = import::import_open(path, options).unwrap_or_else(|e| panic!("{e}"));
+    let how = trace::Options {
+        modes: options.ops,
+        limits: trace::Limits { nodes: 1 << 20 },
+        new_weights: false,
+    };
+    let mut graph = Graph::default();
+    let mut oracle = Interpreted { weights: &open.weights, io };
+    trace::walk(&open.source, &graph::Bindings::new(), how, &mut graph, &mut oracle)
+        .unwrap_or_else(|e| panic!("{e}"));
+    Imported {
+        output_names: open.source.body.outputs.iter().map(|o| o.to_string()).collect(),
+        weights: open.weights,
+        candidates: open.candidates,
+        remarks: Vec::new(),
+        opsets: import::Opsets::new(),
+        producer: String::new(),
+        symbols: Vec::new(),
+        unused_initializers: 0,
+        graph,
+    }
 }
 
 /// Sizes that the reference inputs give to the model's unbound ones.
@@ -152,5 +205,5 @@ pub fn files(root: &Path) -> Vec<(String, String)> {
         .collect();
     names.sort();
     let model = |n: &str| n.split('.').next().unwrap().to_owned();
-    names.into_iter().map(|n| (model(&n), n)).filter(|(m, _)| STATIC.contains(&m.as_str())).collect()
+    names.into_iter().map(|n| (model(&n), n)).filter(|(m, _)| [STATIC, OPEN].concat().contains(&m.as_str())).collect()
 }

@@ -133,7 +133,7 @@ pub fn step(
     let mut session =
         Session::load(plan.clone(), Box::new(device), &mut Model(weights), LoadOptions::default())?;
     let data: Vec<(&str, &[u8])> = data.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-    let inputs = StepInputs { data: &data, learning_rate: 0.01, step: 1, seed: 3 };
+    let inputs = StepInputs { data: &data, learning_rate: 0.01, step: 1, seed: 3, ..StepInputs::default() };
     let program = session.program(ProgramKind::Train)?;
     let result = session.run(program, &inputs, RunOptions { check_recompute: true, measure: false })?;
     let mut out: Vec<Vec<u8>> = result.outputs.into_iter().map(|(_, _, bytes)| bytes).collect();

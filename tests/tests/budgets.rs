@@ -74,7 +74,7 @@ fn train(
         io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();
     let mut out = Vec::new();
     for step in 1..=6 {
-        let inputs = StepInputs { data: &data, learning_rate: lr, step, seed: 3 };
+        let inputs = StepInputs { data: &data, learning_rate: lr, step, seed: 3, ..StepInputs::default() };
         let options = RunOptions { check_recompute: true, measure: false };
         let result = session.run(0, &inputs, options).map_err(|e| e.to_string())?;
         out.push(result.outputs[0].2.clone());

@@ -110,7 +110,7 @@ fn some_plans() -> Vec<Plan> {
 
 /// A plan that passes for one of its own: its hash is right, so that what follows is checked.
 fn with_right_hash(mut plan: Plan) -> Plan {
-    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
+    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
     plan.numerics = plan::numerics(plan.device, plan.accumulate, graphs, &Registry);
     plan
 }

@@ -437,7 +437,7 @@ fn edited_graphs_with_their_own_hash_are_other_programs() {
         if edit_graph(&mut rng, first).is_none() || plan == *original {
             continue;
         }
-        let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
+        let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
         plan.numerics = numerics(plan.device, plan.accumulate, graphs, &Registry);
         if validate(&plan, &Registry).is_err() {
             refused += 1;

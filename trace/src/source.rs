@@ -30,6 +30,8 @@ pub enum SourceTensor {
         known: Option<Literal>,
         /// Stands where a parameter stands.
         candidate: bool,
+        /// Stands where a running statistic stands.
+        statistic: bool,
     },
 }
 

@@ -137,6 +137,17 @@ pub struct TrainingStep {
     pub gradients: Vec<(String, ValueId)>,
 }
 
+impl Optimizer {
+    /// What it remembers of each parameter: a state of the parameter's type, named after it and this.
+    pub fn memory(&self) -> &'static [&'static str] {
+        match self {
+            Optimizer::Sgd { momentum, .. } if *momentum == 0.0 => &[],
+            Optimizer::Sgd { .. } => &["momentum"],
+            Optimizer::Adam { .. } => &["m", "v"],
+        }
+    }
+}
+
 /// Whether the model has a loss without being told: `Some(name)` of its only scalar floating-point output.
 pub fn find_loss(forward: &Graph) -> Option<String> {
     let scalar = |v: &&ValueId| {

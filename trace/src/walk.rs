@@ -151,7 +151,7 @@ impl<'s> Walk<'s, '_, '_> {
         };
         let v = match tensor {
             SourceTensor::Constant(l) => self.b.graph_mut().add_constant(name.clone(), l.clone()),
-            SourceTensor::State { ty, known, candidate } => {
+            SourceTensor::State { ty, known, candidate, .. } => {
                 self.state(name, ty.clone(), known.clone(), *candidate)
             }
         };

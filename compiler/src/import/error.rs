@@ -87,6 +87,17 @@ fn shell(name: &str) -> String {
 }
 
 impl ImportError {
+    /// Whether the model is fine, but not static: something is known only at run time.
+    pub fn is_open(&self) -> bool {
+        matches!(*self.kind, ImportErrorKind::Dynamic { .. } | ImportErrorKind::TooLong { .. })
+    }
+
+    /// What is wrong where, without the file.
+    pub fn reason(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix(&format!("{}: ", self.file)).unwrap_or(&text).to_owned()
+    }
+
     /// An error of the file as a whole.
     pub fn file(source: &ModelSource, kind: ImportErrorKind) -> ImportError {
         ImportError { file: source.name(), node: None, op: None, kind: Box::new(kind) }

@@ -83,6 +83,26 @@ pub fn import(path: &Path, options: &Options) -> Result<Imported, ImportError> {
     walk::walk(model::load(ModelSource::File(path.to_owned()))?, options)
 }
 
+/// A model whose shapes or branches are known only at run time.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// The program, with the sizes that were bound.
+    pub source: trace::Source,
+    /// Its inputs and states, without nodes.
+    pub graph: Graph,
+    /// Where the elements of the states are.
+    pub weights: Weights,
+    /// Names of states in a parameter position.
+    pub candidates: Vec<Arc<str>>,
+    /// What the user should know.
+    pub remarks: Vec<Remark>,
+}
+
+/// Reads a model without walking its nodes.
+pub fn import_open(path: &Path, options: &Options) -> Result<Open, ImportError> {
+    walk::open(model::load(ModelSource::File(path.to_owned()))?, options)
+}
+
 /// Names and types of a model's inputs, unbound sizes as symbols, without importing its nodes.
 pub fn input_types(path: &Path) -> Result<Vec<(String, TensorType)>, ImportError> {
     walk::input_types(&model::load(ModelSource::File(path.to_owned()))?)

@@ -175,7 +175,12 @@ impl<'m> Converter<'m, '_> {
             None
         };
         let name: Arc<str> = name.into();
-        self.tensors.insert(name.clone(), SourceTensor::State { ty: tensor.ty(), known, candidate });
+        self.tensors.insert(name.clone(), SourceTensor::State {
+            ty: tensor.ty(),
+            known,
+            candidate,
+            statistic: uses.statistic,
+        });
         self.weights.insert(name, tensor);
         Ok(())
     }
@@ -259,7 +264,9 @@ impl<'m> Converter<'m, '_> {
             output.clone(),
             Tensor { dtype: fill.dtype(), shape, source: Elements::Fill(fill.bytes().to_vec()) },
         );
-        self.tensors.insert(output.clone(), SourceTensor::State { ty, known: None, candidate: true });
+        let statistic = self.uses.get(&**output).is_some_and(|u| u.statistic);
+        self.tensors
+            .insert(output.clone(), SourceTensor::State { ty, known: None, candidate: true, statistic });
         true
     }
 }

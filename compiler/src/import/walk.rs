@@ -1,7 +1,7 @@
 //! A model walked once, with what is known of it at compile time.
 
 use super::{
-    Imported, Options, Remark,
+    Imported, Open, Options, Remark,
     error::{ImportError, ImportErrorKind},
     flatten::flatten,
     inputs,
@@ -10,9 +10,9 @@ use super::{
     tensor::{self, Tensor},
     weights::{Source as Elements, Weights},
 };
-use graph::{Graph, TensorType, ValueDef};
+use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef};
 use std::collections::HashSet;
-use trace::{Limits, NoOracle, TraceError, TraceErrorKind};
+use trace::{Limits, NoOracle, SourceTensor, TraceError, TraceErrorKind};
 
 /// Most nodes of a graph that is planned ahead of time, loops unrolled.
 const MAX_NODES: usize = 1 << 20;
@@ -63,6 +63,27 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
         unused_initializers,
         graph,
     })
+}
+
+/// Reads a parsed model for a program that is walked at every step.
+pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
+    let Parts { mut source, bindings, weights, .. } = parts(&model, &options.dims)?;
+    let mut graph = Graph::default();
+    for (name, ty) in &mut source.inputs {
+        ty.shape = ty.shape.substitute(&bindings);
+        graph.add_input(name.clone(), ty.clone(), InputRole::Data);
+    }
+    let mut candidates = Vec::new();
+    for (name, tensor) in &source.tensors {
+        let SourceTensor::State { ty, candidate, statistic, .. } = tensor else { continue };
+        let kind = if *statistic && options.ops.training { StateKind::Statistic } else { StateKind::Frozen };
+        graph.add_state(name.clone(), ty.clone(), kind, Init::Weight(name.clone()));
+        if *candidate {
+            candidates.push(name.clone());
+        }
+    }
+    let remarks = model.warnings.iter().map(|text| remark("model", text)).collect();
+    Ok(Open { source, graph, weights, candidates, remarks })
 }
 
 fn remark(key: &str, text: &str) -> Remark {

@@ -550,6 +550,7 @@ impl Run<'_> {
                 step: step as i64,
                 // Parts of a step draw different masks.
                 seed: self.cursor.seed.wrapping_mul(0x1_0000).wrapping_add(part as i64),
+                ..StepInputs::default()
             };
             let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
             let program = self.session.program(kind)?;

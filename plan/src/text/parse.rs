@@ -3,7 +3,9 @@
 //! The plan is well-formed then, not yet valid: see [`crate::validate`].
 
 use super::{KINDS, MAGIC, ROLES, lex::Line};
-use crate::{Certificate, Device, Guard, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, VERSION};
+use crate::{
+    Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run, StateEntry, Step, VERSION,
+};
 use graph::{
     Attr, Attrs, DType, Graph, Init, Input, Literal, Node, NodeId, State, StateId, TensorType, Value,
     ValueDef, ValueId,
@@ -179,6 +181,7 @@ struct Building {
     guard: Guard,
     inputs: Vec<u64>,
     steps: Vec<Step>,
+    dynamic: Option<Dynamic>,
 }
 
 fn program(kind: ProgramKind, lines: &mut Lines<'_>) -> Result<Program, ParseError> {
@@ -239,6 +242,25 @@ fn program(kind: ProgramKind, lines: &mut Lines<'_>) -> Result<Program, ParseErr
                 l.keyword("on")?;
                 b.steps.push(Step::Wait { queue, on: l.read("a queue")? });
             }
+            "dynamic" => {
+                l.keyword("pool")?;
+                let pool = bytes(&mut l)?;
+                l.keyword("work")?;
+                let work = bytes(&mut l)?;
+                l.keyword("rates")?;
+                let rates = Rates {
+                    product_flops_per_s: l.read("a rate")?,
+                    other_flops_per_s: l.read("a rate")?,
+                    bytes_per_s: l.read("a rate")?,
+                    launch_ns: l.read("a number")?,
+                };
+                l.keyword("reason")?;
+                let reason = l.word("a reason")?;
+                l.keyword("recipe")?;
+                let text = l.word("a recipe")?;
+                let recipe = hex(&l, &text)?;
+                b.dynamic = Some(Dynamic { recipe, reason, pool, work, rates });
+            }
             "certificate" => {
                 l.end()?;
                 let certificate = certificate(lines)?;
@@ -246,8 +268,8 @@ fn program(kind: ProgramKind, lines: &mut Lines<'_>) -> Result<Program, ParseErr
                     let name = b.graph.values[i].name.clone();
                     return lines.error(format!("nothing defines the value {name:?}"));
                 }
-                let Building { graph, guard, inputs, steps, .. } = b;
-                return Ok(Program { kind, guard, graph, inputs, steps, certificate });
+                let Building { graph, guard, inputs, steps, dynamic, .. } = b;
+                return Ok(Program { kind, guard, graph, inputs, steps, certificate, dynamic });
             }
             other => return l.error(format_args!("no line of a program begins with {other:?}")),
         }

@@ -100,6 +100,21 @@ fn write_program(out: &mut String, p: &Program) -> fmt::Result {
             Step::Wait { queue, on } => writeln!(out, "  wait {queue} on {on}")?,
         }
     }
+    if let Some(d) = &p.dynamic {
+        let r = &d.rates;
+        writeln!(
+            out,
+            "  dynamic pool {} work {} rates {:?} {:?} {:?} {:?} reason {} recipe {}",
+            d.pool,
+            d.work,
+            r.product_flops_per_s,
+            r.other_flops_per_s,
+            r.bytes_per_s,
+            r.launch_ns,
+            quote(&d.reason),
+            Hex(&d.recipe)
+        )?;
+    }
     let c = &p.certificate;
     writeln!(out, "  certificate")?;
     writeln!(out, "    live-peak {}", c.live_peak)?;

@@ -117,7 +117,7 @@ pub fn plan(g: Graph, inputs: Vec<u64>, steps: Vec<Step>, live_peak: u64, arena:
         device: Device::Cpu,
         budget: 2048,
         arena,
-        numerics: numerics(Device::Cpu, 1, [(ProgramKind::Train, &g)], &Toy),
+        numerics: numerics(Device::Cpu, 1, [(ProgramKind::Train, &g, None)], &Toy),
         provenance: "by hand".to_owned(),
         state: state.collect(),
         state_bytes: 256,
@@ -129,6 +129,7 @@ pub fn plan(g: Graph, inputs: Vec<u64>, steps: Vec<Step>, live_peak: u64, arena:
             inputs,
             steps,
             certificate,
+            dynamic: None,
         }],
     }
 }

@@ -1,0 +1,185 @@
+//! Plans of models whose shapes or branches are known only at run time.
+//!
+//! Nothing is scheduled here: the plan carries the program itself and says how much memory it may take. The runtime walks it at every step
+//! and runs what comes out under online rematerialization. The whole program is one region; the pool has what the state leaves of the
+//! budget.
+
+use crate::{
+    cost::DeviceProfile,
+    emit::{self, EmitError},
+    import::Open,
+    train::TrainOptions,
+};
+use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
+use ops::{Registry, onnx::ImportOptions};
+use plan::{
+    ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, Rates, ValidateError, numerics,
+    validate,
+};
+use trace::{Recipe, RecipeError};
+
+/// Why a dynamic plan cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DynamicError {
+    /// The state alone fills the budget.
+    #[error(
+        "the budget of {budget} bytes leaves nothing for the dynamic program: the state alone needs {state}; give more than that, plus what \
+         its largest operation needs"
+    )]
+    State {
+        /// Bytes of the budget.
+        budget: u64,
+        /// Bytes of the state.
+        state: u64,
+    },
+    /// The program cannot be written.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    /// The states cannot be laid out.
+    #[error(transparent)]
+    Emit(#[from] EmitError),
+    /// The plan is not valid: a bug.
+    #[error(transparent)]
+    Validate(#[from] ValidateError),
+}
+
+/// What a dynamic plan is made of.
+pub struct Request<'a> {
+    /// Name of the model, for people.
+    pub model: &'a str,
+    /// The model.
+    pub open: &'a Open,
+    /// How modes of nodes are read in training.
+    pub modes: ImportOptions,
+    /// The training step; `None` for outputs only.
+    pub train: Option<&'a TrainOptions>,
+    /// Also a program for the outputs beside the training step.
+    pub with_inference: bool,
+    /// Why the model is not static.
+    pub reason: &'a str,
+    /// The device kind.
+    pub device: Device,
+    /// Rates for the costs of recomputation.
+    pub rates: &'a DeviceProfile,
+    /// Hash of a weight, where its elements are there.
+    pub weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
+}
+
+/// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
+pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Plan, DynamicError> {
+    let accumulate = request.train.map_or(1, |t| t.accumulate.max(1));
+    let mut kinds: Vec<ProgramKind> = match request.train {
+        Some(_) if accumulate > 1 => vec![ProgramKind::Micro, ProgramKind::Last],
+        Some(_) => vec![ProgramKind::Train],
+        None => Vec::new(),
+    };
+    if request.with_inference || kinds.is_empty() {
+        kinds.push(ProgramKind::Infer);
+    }
+    let mut made: Vec<(ProgramKind, Graph, Recipe)> = Vec::new();
+    for kind in kinds {
+        let train = request.train.filter(|_| kind != ProgramKind::Infer);
+        let mut modes = request.modes;
+        modes.training = train.is_some();
+        let recipe = Recipe {
+            source: request.open.source.clone(),
+            modes: modes.into(),
+            train: train.cloned(),
+            reason: request.reason.to_owned(),
+        };
+        made.push((kind, template(&request.open.graph, train, kind), recipe));
+    }
+    let graphs: Vec<&Graph> = made.iter().map(|(_, g, _)| g).collect();
+    let (state, state_bytes) = emit::state_section(&graphs, request.weight_hash)?;
+    let left = budget.saturating_sub(state_bytes) / ALIGNMENT * ALIGNMENT;
+    let work = pool.map_or(left, |p| (p / ALIGNMENT * ALIGNMENT).min(left));
+    if work == 0 {
+        return Err(DynamicError::State { budget, state: state_bytes });
+    }
+    let p = request.rates;
+    let rates = Rates {
+        product_flops_per_s: p.product_flops_per_s,
+        other_flops_per_s: p.other_flops_per_s,
+        bytes_per_s: p.bytes_per_s,
+        launch_ns: p.launch_ns,
+    };
+    let arena = state_bytes + work;
+    let mut programs = Vec::new();
+    for (kind, graph, recipe) in made {
+        programs.push(Program {
+            kind,
+            guard: Guard::default(),
+            inputs: vec![state_bytes; graph.inputs.len()],
+            graph,
+            steps: Vec::new(),
+            certificate: Certificate {
+                live_peak: arena,
+                arena,
+                strategy: "online DTR".to_owned(),
+                stop_reason: "known only at run time".to_owned(),
+                ..Certificate::default()
+            },
+            dynamic: Some(Dynamic {
+                recipe: recipe.to_bytes()?,
+                reason: request.reason.to_owned(),
+                pool: state_bytes,
+                work,
+                rates,
+            }),
+        });
+    }
+    let hashed = programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
+    let plan = Plan {
+        model: request.model.to_owned(),
+        device: request.device,
+        budget,
+        arena,
+        numerics: numerics(request.device, accumulate, hashed, &Registry),
+        provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
+        state,
+        state_bytes,
+        accumulate,
+        programs,
+    };
+    validate(&plan, &Registry)?;
+    Ok(plan)
+}
+
+/// Inputs and states of a program: those of the model, and what training adds.
+fn template(open: &Graph, train: Option<&TrainOptions>, kind: ProgramKind) -> Graph {
+    let mut g = open.clone();
+    let Some(train) = train else {
+        g.states.iter_mut().filter(|s| s.kind == StateKind::Statistic).for_each(|s| s.kind = StateKind::Frozen);
+        return g;
+    };
+    let mut parameters = Vec::new();
+    for s in &mut g.states {
+        if train.trainable.iter().any(|n| **n == *s.name) {
+            s.kind = StateKind::Parameter;
+            parameters.push((s.name.clone(), s.input));
+        }
+    }
+    for (name, v) in parameters {
+        let ty = g.ty(v).clone();
+        if kind != ProgramKind::Micro {
+            for memory in train.optimizer.memory() {
+                g.add_state(format!("{name}/{memory}"), ty.clone(), StateKind::Optimizer, Init::Zeros);
+            }
+        }
+        if kind != ProgramKind::Train {
+            g.add_state(format!("{name}/grad"), ty, StateKind::Accumulator, Init::Zeros);
+        }
+    }
+    let scalar = |dtype| TensorType { dtype, shape: Shape::scalar() };
+    let adds_label = !matches!(train.loss, None | Some(crate::train::Loss::Output(_)));
+    if adds_label {
+        // Its shape follows from the output, which is not known yet.
+        let classes = matches!(train.loss, Some(crate::train::Loss::CrossEntropy | crate::train::Loss::Nll));
+        let dtype = if classes { DType::I64 } else { DType::F32 };
+        g.add_input(train.label.as_str(), TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) }, InputRole::Label);
+    }
+    g.add_input("lr", scalar(DType::F32), InputRole::LearningRate);
+    g.add_input("step", scalar(DType::I64), InputRole::Step);
+    g.add_input("seed", scalar(DType::I64), InputRole::Seed);
+    g
+}

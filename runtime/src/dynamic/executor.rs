@@ -1,0 +1,444 @@
+//! Runs a graph that may still grow, node by node, under online rematerialization.
+//!
+//! The machine of the `dtr` crate decides what goes and what comes back; the world beside it has the bytes. Commits come last: before the
+//! first one everything that the others read is brought back and held, so that a step that fails has changed no state, and nothing is
+//! recomputed from a state that is already new.
+
+use super::world::{OpRecord, PoolWorld, TensorRecord, Work};
+use crate::{RuntimeError, device::Prepared, resolve::Region};
+use dtr::{Heuristic, Machine, Output, Program, TensorId};
+use graph::{Facts, Graph, InputRole, Literal, NodeId, OpFacts, TensorType, ValueDef, ValueId};
+use ops::{Registry, Signature};
+use plan::{Rates, align};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+/// What is known of a node once its types are.
+pub(crate) struct NodeInfo {
+    facts: Facts,
+    cost: u64,
+    /// Its arithmetic is that of a matrix product: dear to repeat.
+    product: bool,
+    prepared: Option<Prepared>,
+}
+
+/// What outlives a run of a graph that does not change.
+#[derive(Clone, Default)]
+pub(crate) struct Infos(Vec<Option<Arc<NodeInfo>>>);
+
+/// What a step reads from outside.
+pub(crate) struct Surroundings {
+    /// First byte of each state in the arena.
+    pub(crate) states: BTreeMap<Arc<str>, u64>,
+    pub(crate) rates: Rates,
+}
+
+pub(crate) struct Executor<'d, 's> {
+    machine: Machine,
+    pub(crate) world: PoolWorld<'d>,
+    around: &'s Surroundings,
+    /// Elements of inputs, by [`host_key`].
+    host: &'s BTreeMap<String, Arc<[u8]>>,
+    tensors: Vec<Option<TensorId>>,
+    ran: Vec<bool>,
+    infos: Infos,
+    /// Values whose elements were asked for before the graph was whole, in order.
+    asked: Vec<ValueId>,
+}
+
+impl<'d, 's> Executor<'d, 's> {
+    pub(crate) fn new(
+        world: PoolWorld<'d>,
+        around: &'s Surroundings,
+        host: &'s BTreeMap<String, Arc<[u8]>>,
+        infos: Infos,
+    ) -> Result<Self, RuntimeError> {
+        let mut options = dtr::Options::new(u64::MAX, Heuristic::DTR_EQ);
+        options.dealloc = dtr::Dealloc::Retire;
+        options.order_remats = true;
+        let machine = Machine::new(Program::new(), options).map_err(|e| bug(e.to_string()))?;
+        Ok(Executor { machine, world, around, host, tensors: Vec::new(), ran: Vec::new(), infos, asked: Vec::new() })
+    }
+
+    /// The figures of the machine.
+    pub(crate) fn stats(&self) -> dtr::Stats {
+        self.machine.stats()
+    }
+
+    /// What may be used again for the same graph.
+    pub(crate) fn into_infos(self) -> Infos {
+        self.infos
+    }
+
+    fn grow(&mut self, g: &Graph) {
+        self.tensors.resize(g.values.len().max(self.tensors.len()), None);
+        self.ran.resize(g.nodes.len().max(self.ran.len()), false);
+        self.infos.0.resize(g.nodes.len().max(self.infos.0.len()), None);
+    }
+
+    /// Goes on with another graph that has the nodes which ran under the same names.
+    pub(crate) fn rebase(&mut self, old: &Graph, new: &Graph) {
+        let values: HashMap<&str, usize> = new.values.iter().enumerate().map(|(i, v)| (&*v.name, i)).collect();
+        let nodes: HashMap<&str, usize> = new.nodes.iter().enumerate().map(|(i, n)| (&*n.name, i)).collect();
+        let tensors = std::mem::take(&mut self.tensors);
+        let ran = std::mem::take(&mut self.ran);
+        let infos = std::mem::take(&mut self.infos.0);
+        self.grow(new);
+        for (i, t) in tensors.into_iter().enumerate().filter(|(_, t)| t.is_some()) {
+            if let Some(v) = values.get(&*old.values[i].name) {
+                self.tensors[*v] = t;
+            }
+        }
+        let asked = std::mem::take(&mut self.asked);
+        self.asked.extend(asked.iter().filter_map(|v| {
+            values.get(&*old.values[v.index()].name).map(|v| ValueId(*v as u32))
+        }));
+        for (i, (ran, info)) in ran.into_iter().zip(infos).enumerate().filter(|(_, (r, i))| *r || i.is_some()) {
+            if let Some(n) = nodes.get(&*old.nodes[i].name) {
+                self.ran[*n] = ran;
+                self.infos.0[*n] = info;
+            }
+        }
+    }
+
+    fn info(&mut self, g: &Graph, n: NodeId) -> Result<Arc<NodeInfo>, RuntimeError> {
+        if let Some(info) = &self.infos.0[n.index()]
+            && (info.prepared.is_some() || self.world.device.is_none() || all_views(&info.facts, g, n))
+        {
+            return Ok(info.clone());
+        }
+        let node = g.node(n);
+        let refuse = |what: String| RuntimeError::Prepare { node: node.name.to_string(), op: node.op.to_string(), what };
+        let facts = Registry.facts(g, n).map_err(refuse)?;
+        let prepared = match &mut self.world.device {
+            Some(device) if !all_views(&facts, g, n) => Some(device.prepare(g, n)?),
+            _ => None,
+        };
+        let (cost, product) = if all_views(&facts, g, n) { (1, false) } else { cost(&self.around.rates, g, n) };
+        let info = Arc::new(NodeInfo { facts, cost, product, prepared });
+        self.infos.0[n.index()] = Some(info.clone());
+        Ok(info)
+    }
+
+    /// The tensor of a value that needs no node, or of one whose node ran.
+    fn tensor(&mut self, g: &Graph, v: ValueId) -> Result<TensorId, RuntimeError> {
+        if let Some(t) = self.tensors[v.index()] {
+            return Ok(t);
+        }
+        let value = g.value(v);
+        let bytes = size(&value.ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", value.name)))?;
+        let (work, at) = match &value.def {
+            ValueDef::Node { .. } => return Err(bug(format!("{:?} is read before it is made", value.name))),
+            ValueDef::State(s) => {
+                let name = &g.states[s.index()].name;
+                let at = self.around.states.get(name).copied();
+                let at = at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
+                (Work::Resident, Some(at))
+            }
+            ValueDef::Constant(l) => (Work::Host(l.bytes().into()), None),
+            ValueDef::Input(i) => {
+                let role = g.inputs[*i as usize].role;
+                let given = self.host.get(host_key(role, &value.name)).cloned();
+                let what = || format!("{} is not given", value.ty);
+                let given = given.ok_or_else(|| RuntimeError::Input { name: value.name.to_string(), what: what() })?;
+                (Work::Host(given), None)
+            }
+        };
+        let resident = matches!(work, Work::Resident);
+        let storage = self.world.storage(bytes, at);
+        let own = self.world.storages[storage as usize].bytes;
+        let cost = 1 + (bytes as f64 / self.around.rates.bytes_per_s * 1e9) as u64;
+        let first = self.world.tensors.len() as u32;
+        self.world.tensors.push(TensorRecord { storage, offset: 0, bytes });
+        self.world.ops.push(OpRecord {
+            work,
+            inputs: Vec::new(),
+            first,
+            outputs: 1,
+            workspace: 0,
+            cheap: true,
+            name: value.name.clone(),
+            op: "Input".into(),
+        });
+        let op = self.machine.declare(&[], &[Output::New { bytes: own }], cost, false);
+        let op = op.map_err(|e| bug(e.to_string()))?;
+        self.step(|m, w| m.compute(op, w))?;
+        let t = TensorId(first);
+        if resident {
+            self.step(|m, w| m.pin(t, w))?;
+        }
+        self.tensors[v.index()] = Some(t);
+        Ok(t)
+    }
+
+    /// One command of the machine.
+    fn step(
+        &mut self,
+        f: impl FnOnce(&mut Machine, &mut PoolWorld<'d>) -> Result<(), dtr::Error>,
+    ) -> Result<(), RuntimeError> {
+        f(&mut self.machine, &mut self.world).map_err(|e| match e {
+            dtr::Error::World(inner) => match inner.downcast::<RuntimeError>() {
+                Ok(e) => *e,
+                Err(e) => bug(e.to_string()),
+            },
+            dtr::Error::Oom { op, pinned, locked, .. } => {
+                let record = &self.world.ops[op.index()];
+                RuntimeError::PoolFull(Box::new(super::PoolFull {
+                    node: record.name.to_string(),
+                    op: record.op.to_string(),
+                    needed: self.world.needed(),
+                    live: self.world.pool.live(),
+                    pool: self.world.pool.bytes(),
+                    largest_hole: self.world.pool.largest_hole(),
+                    held: pinned + locked,
+                    holders: self.world.holders(10),
+                    least: None,
+                }))
+            }
+            e => bug(e.to_string()),
+        })
+    }
+
+    /// Runs a node whose arguments' nodes ran.
+    fn execute(&mut self, g: &Graph, n: NodeId) -> Result<(), RuntimeError> {
+        let info = self.info(g, n)?;
+        let node = g.node(n);
+        let mut args: Vec<TensorId> = Vec::with_capacity(node.inputs.len());
+        let mut argument: Vec<Option<usize>> = Vec::with_capacity(node.inputs.len());
+        for v in &node.inputs {
+            argument.push(match v {
+                None => None,
+                Some(v) => {
+                    args.push(self.tensor(g, *v)?);
+                    Some(args.len() - 1)
+                }
+            });
+        }
+        let first = self.world.tensors.len() as u32;
+        let mut outputs = Vec::with_capacity(node.outputs.len());
+        for (o, v) in node.outputs.iter().enumerate() {
+            let ty = g.ty(*v);
+            let bytes = size(ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", g.value(*v).name)))?;
+            let source = |i: usize| argument.get(i).copied().flatten().ok_or_else(|| bug("no such argument".to_owned()));
+            let view = info.facts.views.iter().find(|w| w.output == o);
+            let commit = info.facts.commits.iter().find(|c| c.0 == o);
+            let (storage, offset) = if let Some(view) = view {
+                let argument = source(view.input)?;
+                let from = self.world.tensors[args[argument].index()];
+                outputs.push(Output::AliasOf { argument });
+                (from.storage, from.offset + view.offset)
+            } else if let Some((_, input)) = commit {
+                let state = self.world.region(args[source(*input)?].0);
+                let state = state.ok_or_else(|| bug("a commit of what is no state".to_owned()))?;
+                outputs.push(Output::New { bytes: 0 });
+                (self.world.storage(0, Some(state.offset)), 0)
+            } else {
+                outputs.push(Output::New { bytes: align(bytes) });
+                (self.world.storage(bytes, None), 0)
+            };
+            self.world.tensors.push(TensorRecord { storage, offset, bytes });
+        }
+        let views = all_views(&info.facts, g, n);
+        self.world.ops.push(OpRecord {
+            work: if views { Work::View } else { Work::Kernel(info.prepared.clone()) },
+            inputs: argument.iter().map(|a| a.map(|a| args[a].0)).collect(),
+            first,
+            outputs: node.outputs.len() as u32,
+            workspace: info.facts.implementations.first().map_or(0, |i| i.workspace),
+            cheap: !info.product,
+            name: node.name.clone(),
+            op: node.op.clone(),
+        });
+        let once = info.facts.once || !info.facts.commits.is_empty();
+        let op = self.machine.declare(&args, &outputs, info.cost, once).map_err(|e| bug(e.to_string()))?;
+        self.step(|m, w| m.compute(op, w))?;
+        for (o, v) in node.outputs.iter().enumerate() {
+            self.tensors[v.index()] = Some(TensorId(first + o as u32));
+        }
+        self.ran[n.index()] = true;
+        Ok(())
+    }
+
+    /// Runs every node that a value depends on, and the value's own.
+    fn reach(&mut self, g: &Graph, v: ValueId) -> Result<(), RuntimeError> {
+        self.grow(g);
+        let mut wanted: Vec<NodeId> = Vec::new();
+        let mut seen = vec![false; g.nodes.len()];
+        let mut stack = vec![v];
+        while let Some(v) = stack.pop() {
+            if let Some(n) = g.producer(v)
+                && !self.ran[n.index()]
+                && !std::mem::replace(&mut seen[n.index()], true)
+            {
+                wanted.push(n);
+                stack.extend(g.node(n).inputs.iter().flatten());
+            }
+        }
+        wanted.sort_unstable();
+        wanted.into_iter().try_for_each(|n| self.execute(g, n))
+    }
+
+    /// The elements of a value, computed now if need be.
+    pub(crate) fn elements(&mut self, g: &Graph, v: ValueId) -> Result<Option<Literal>, RuntimeError> {
+        let ty = g.ty(v).clone();
+        let (Some(shape), Some(_)) = (ty.shape.fixed(), size(&ty)) else { return Ok(None) };
+        self.asked.push(v);
+        self.reach(g, v)?;
+        let bytes = self.read(g, v)?;
+        let shape = shape.into_iter().map(|d| d as u64).collect();
+        Literal::new(ty.dtype, shape, bytes).map(Some).map_err(|e| bug(e.to_string()))
+    }
+
+    /// What was asked for, in order.
+    pub(crate) fn asked(&self) -> &[ValueId] {
+        &self.asked
+    }
+
+    /// Goes through what was asked for in another run.
+    pub(crate) fn ask_again(&mut self, g: &Graph, asked: &[ValueId]) -> Result<(), RuntimeError> {
+        for v in asked {
+            self.reach(g, *v)?;
+            self.read(g, *v)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a value whose node ran.
+    fn read(&mut self, g: &Graph, v: ValueId) -> Result<Vec<u8>, RuntimeError> {
+        let t = self.tensor(g, v)?;
+        // One more reference that is given back: what is read is used, but may go again afterwards.
+        if !self.machine.is_defined(t) {
+            let op = self.machine.declare(&[t], &[Output::New { bytes: 0 }], 1, false).map_err(|e| bug(e.to_string()))?;
+            self.world.touch_record(t.0);
+            self.step(|m, w| m.compute(op, w))?;
+        }
+        let region = self.world.region(t.0).ok_or_else(|| bug("a value is not there".to_owned()))?;
+        let mut bytes = vec![0; region.len as usize];
+        if let Some(device) = self.world.device.as_deref_mut() {
+            device.read(region.offset, &mut bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// Runs all that outputs and commits need, and returns where the outputs lie.
+    pub(crate) fn finish(&mut self, g: &Graph) -> Result<Vec<Region>, RuntimeError> {
+        self.grow(g);
+        let ends = g.states.iter().filter_map(|s| s.output);
+        let mut needed = vec![false; g.nodes.len()];
+        let mut stack: Vec<ValueId> = g.outputs.iter().copied().chain(ends).collect();
+        while let Some(v) = stack.pop() {
+            if let Some(n) = g.producer(v)
+                && !std::mem::replace(&mut needed[n.index()], true)
+            {
+                stack.extend(g.node(n).inputs.iter().flatten());
+            }
+        }
+        let mut uses = vec![0u32; g.values.len()];
+        g.outputs.iter().for_each(|v| uses[v.index()] += 1);
+        for (_, n) in g.nodes.iter().enumerate().filter(|(i, _)| needed[*i] && !self.ran[*i]) {
+            n.inputs.iter().flatten().for_each(|v| uses[v.index()] += 1);
+        }
+        for i in 0..g.values.len() {
+            if uses[i] == 0 {
+                self.let_go(g, ValueId(i as u32))?;
+            }
+        }
+        let mut commits = Vec::new();
+        for i in 0..g.nodes.len() {
+            let n = NodeId(i as u32);
+            if !needed[i] || self.ran[i] {
+                continue;
+            }
+            if self.info(g, n)?.facts.commits.is_empty() {
+                self.execute(g, n)?;
+                // What is read at the end is not made twice.
+                for v in g.node(n).outputs.iter().filter(|v| g.outputs.contains(v)) {
+                    let t = self.tensor(g, *v)?;
+                    self.step(|m, w| m.hold(t, w))?;
+                }
+                self.used(g, n, &mut uses)?;
+            } else {
+                commits.push(n);
+            }
+        }
+        let held = commits.iter().flat_map(|n| g.node(*n).inputs.iter().flatten()).chain(&g.outputs);
+        for v in held.copied().collect::<Vec<_>>() {
+            let made_by_commit = g.producer(v).is_some_and(|n| !self.ran[n.index()]);
+            if !made_by_commit {
+                let t = self.tensor(g, v)?;
+                self.step(|m, w| m.hold(t, w))?;
+            }
+        }
+        for n in commits {
+            self.execute(g, n)?;
+            self.used(g, n, &mut uses)?;
+        }
+        g.outputs
+            .iter()
+            .map(|v| {
+                let t = self.tensor(g, *v)?;
+                self.world.region(t.0).ok_or_else(|| bug("an output is not there".to_owned()))
+            })
+            .collect()
+    }
+
+    /// A node ran: what it was the last to read goes.
+    fn used(&mut self, g: &Graph, n: NodeId, uses: &mut [u32]) -> Result<(), RuntimeError> {
+        let node = g.node(n);
+        for v in node.inputs.iter().flatten() {
+            uses[v.index()] -= 1;
+            if uses[v.index()] == 0 {
+                self.let_go(g, *v)?;
+            }
+        }
+        for v in node.outputs.iter().filter(|v| uses[v.index()] == 0) {
+            self.let_go(g, *v)?;
+        }
+        Ok(())
+    }
+
+    fn let_go(&mut self, g: &Graph, v: ValueId) -> Result<(), RuntimeError> {
+        if matches!(g.value(v).def, ValueDef::State(_)) {
+            return Ok(());
+        }
+        match self.tensors[v.index()] {
+            Some(t) => self.step(|m, w| m.release(t, w)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The key of an input's elements: its name, or what it is for.
+pub(crate) fn host_key(role: InputRole, name: &str) -> &str {
+    match role {
+        InputRole::Data | InputRole::Label => name,
+        InputRole::LearningRate => "(learning rate)",
+        InputRole::Step => "(step)",
+        InputRole::Seed => "(seed)",
+    }
+}
+
+fn all_views(facts: &Facts, g: &Graph, n: NodeId) -> bool {
+    let outputs = g.node(n).outputs.len();
+    outputs > 0 && facts.views.len() == outputs
+}
+
+fn size(ty: &TensorType) -> Option<u64> {
+    ty.bytes().filter(|b| *b <= 1 << 48)
+}
+
+/// Estimated nanoseconds of a node, at least 1, and whether it is a product.
+fn cost(rates: &Rates, g: &Graph, n: NodeId) -> (u64, bool) {
+    let node = g.node(n);
+    let Some(op) = ops::find(&node.op) else { return (1, false) };
+    let work = op.work(&Signature::of(g, node));
+    let rate = if work.product { rates.product_flops_per_s } else { rates.other_flops_per_s };
+    let busy = (work.flops as f64 / rate).max(work.bytes as f64 / rates.bytes_per_s);
+    ((busy * 1e9 + rates.launch_ns).round().clamp(1.0, 1e12) as u64, work.product)
+}
+
+pub(crate) fn bug(what: String) -> RuntimeError {
+    RuntimeError::Internal(what)
+}

@@ -1,0 +1,307 @@
+//! What the machine of online rematerialization decides over: tensors in a pool, kernels of a device.
+
+use super::pool::Pool;
+use crate::{
+    RuntimeError,
+    device::{Eager, Prepared},
+    resolve::Region,
+};
+use dtr::{Event, OpId, StorageId};
+use plan::align;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+/// How an op comes to its outputs.
+pub(crate) enum Work {
+    /// They lie outside of the pool.
+    Resident,
+    /// A copy from the host.
+    Host(Arc<[u8]>),
+    /// Views of arguments.
+    View,
+    /// A kernel; `None` when only memory is simulated.
+    Kernel(Option<Prepared>),
+}
+
+/// An op of the machine's program.
+pub(crate) struct OpRecord {
+    pub(crate) work: Work,
+    /// Arguments by position; `None` for one left out.
+    pub(crate) inputs: Vec<Option<u32>>,
+    /// First output tensor.
+    pub(crate) first: u32,
+    pub(crate) outputs: u32,
+    /// Scratch bytes.
+    pub(crate) workspace: u64,
+    /// Whether its outputs are cheap to make again.
+    pub(crate) cheap: bool,
+    /// Name and operator of the node.
+    pub(crate) name: Arc<str>,
+    pub(crate) op: Arc<str>,
+}
+
+/// A tensor of the machine's program.
+#[derive(Clone, Copy)]
+pub(crate) struct TensorRecord {
+    pub(crate) storage: u32,
+    /// From the storage's first byte.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A storage of the machine's program.
+#[derive(Clone, Copy)]
+pub(crate) struct StorageRecord {
+    /// Bytes in the pool, aligned; 0 if it lies elsewhere.
+    pub(crate) bytes: u64,
+    /// First byte in the arena.
+    pub(crate) at: Option<u64>,
+    /// Never needed again.
+    gone: bool,
+    /// The op that makes it.
+    op: u32,
+}
+
+/// What a run did with its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolReport {
+    /// Most bytes in use at once, workspaces included.
+    pub peak: u64,
+    /// Bytes that the same placements need from one end.
+    pub high_water: u64,
+}
+
+/// Somebody who holds much of a full pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Name of the node that made it.
+    pub node: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+pub(crate) struct PoolWorld<'d> {
+    /// `None` when only memory is simulated.
+    pub(crate) device: Option<&'d mut dyn Eager>,
+    pub(crate) pool: Pool,
+    /// First byte of the pool in the arena.
+    base: u64,
+    pub(crate) ops: Vec<OpRecord>,
+    pub(crate) tensors: Vec<TensorRecord>,
+    pub(crate) storages: Vec<StorageRecord>,
+    /// Where the op that was last asked about will be placed.
+    reserved: u64,
+    /// Bytes it needs.
+    wanted: u64,
+    /// Hash of each op's first outputs, if recomputation is checked.
+    hashes: Option<BTreeMap<u32, blake3::Hash>>,
+}
+
+impl<'d> PoolWorld<'d> {
+    pub(crate) fn new(device: Option<&'d mut dyn Eager>, base: u64, bytes: u64, check: bool) -> PoolWorld<'d> {
+        PoolWorld {
+            device,
+            pool: Pool::new(bytes),
+            base,
+            ops: Vec::new(),
+            tensors: Vec::new(),
+            storages: Vec::new(),
+            reserved: 0,
+            wanted: 0,
+            hashes: check.then(BTreeMap::new),
+        }
+    }
+
+    pub(crate) fn report(&self) -> PoolReport {
+        PoolReport { peak: self.pool.peak(), high_water: self.pool.high_water() }
+    }
+
+    /// Declares a storage of the op that will be declared next.
+    pub(crate) fn storage(&mut self, bytes: u64, at: Option<u64>) -> u32 {
+        let bytes = if at.is_some() { 0 } else { align(bytes) };
+        // What has no elements lies anywhere.
+        let at = if bytes == 0 { at.or(Some(self.base)) } else { at };
+        self.storages.push(StorageRecord { bytes, at, gone: false, op: self.ops.len() as u32 });
+        self.storages.len() as u32 - 1
+    }
+
+    /// Declares an op that only reads a tensor, so that it is brought back.
+    pub(crate) fn touch_record(&mut self, tensor: u32) {
+        let storage = self.storage(0, None);
+        let first = self.tensors.len() as u32;
+        self.tensors.push(TensorRecord { storage, offset: 0, bytes: 0 });
+        self.ops.push(OpRecord {
+            work: Work::Resident,
+            inputs: vec![Some(tensor)],
+            first,
+            outputs: 1,
+            workspace: 0,
+            cheap: true,
+            name: "read".into(),
+            op: "Read".into(),
+        });
+    }
+
+    /// Bytes that the op which was last asked about needs at once.
+    pub(crate) fn needed(&self) -> u64 {
+        self.wanted
+    }
+
+    /// Where a resident tensor lies.
+    pub(crate) fn region(&self, tensor: u32) -> Option<Region> {
+        let t = self.tensors[tensor as usize];
+        let at = self.storages[t.storage as usize].at?;
+        Some(Region { offset: at + t.offset, len: t.bytes })
+    }
+
+    /// The largest holders of the pool.
+    pub(crate) fn holders(&self, most: usize) -> Vec<Holder> {
+        let mut all: Vec<&StorageRecord> =
+            self.storages.iter().filter(|s| s.at.is_some() && s.bytes > 0).collect();
+        all.sort_by_key(|s| (std::cmp::Reverse(s.bytes), s.op));
+        let holder = |s: &&StorageRecord| Holder {
+            node: self.ops.get(s.op as usize).map_or_else(String::new, |o| o.name.to_string()),
+            bytes: s.bytes,
+        };
+        all.iter().take(most).map(holder).collect()
+    }
+
+    /// Bytes of an op's own storages.
+    fn outputs_bytes(&self, op: &OpRecord) -> u64 {
+        let own = (op.first..op.first + op.outputs).map(|t| self.tensors[t as usize].storage);
+        own.filter(|s| self.is_own(op, *s)).map(|s| self.storages[s as usize].bytes).sum()
+    }
+
+    /// Whether a storage is made by this op, not a view on an argument's.
+    fn is_own(&self, op: &OpRecord, storage: u32) -> bool {
+        !op.inputs.iter().flatten().any(|i| self.tensors[*i as usize].storage == storage)
+    }
+
+    fn execute(&mut self, id: u32) -> Result<(), RuntimeError> {
+        let op = &self.ops[id as usize];
+        if matches!(op.work, Work::Resident | Work::View) {
+            return Ok(());
+        }
+        let workspace = align(op.workspace);
+        // Scratch lies on the side of the hole.
+        let mut at = self.reserved + if op.cheap { workspace } else { 0 };
+        let scratch = if op.cheap { self.reserved } else { self.reserved + self.wanted - workspace };
+        let mut outputs = Vec::with_capacity(op.outputs as usize);
+        let mut placed: Vec<(u32, u64)> = Vec::new();
+        for t in op.first..op.first + op.outputs {
+            let TensorRecord { storage, offset, bytes } = self.tensors[t as usize];
+            let s = self.storages[storage as usize];
+            let start = if s.bytes == 0 || !self.is_own(op, storage) {
+                s.at.unwrap_or(self.reserved)
+            } else {
+                at += s.bytes;
+                if s.at.is_none() && !s.gone {
+                    placed.push((storage, at - s.bytes));
+                }
+                at - s.bytes
+            };
+            outputs.push(Region { offset: start + offset, len: bytes });
+        }
+        self.pool.touch(self.wanted);
+        let refuse = |what: String| RuntimeError::Kernel { node: op.name.to_string(), op: op.op.to_string(), what };
+        if let Some(device) = self.device.as_deref_mut() {
+            match &op.work {
+                Work::Host(bytes) => device.write(outputs[0].offset, bytes),
+                Work::Kernel(Some(kernel)) => {
+                    let mut inputs = Vec::with_capacity(op.inputs.len());
+                    for i in &op.inputs {
+                        inputs.push(match i {
+                            None => None,
+                            Some(t) => {
+                                let t = self.tensors[*t as usize];
+                                let at = self.storages[t.storage as usize].at;
+                                let at = at.ok_or_else(|| refuse("an argument is not there (a bug)".to_owned()))?;
+                                Some(Region { offset: at + t.offset, len: t.bytes })
+                            }
+                        });
+                    }
+                    let scratch = (op.workspace > 0).then_some(Region { offset: scratch, len: op.workspace });
+                    device.call(kernel, &inputs, &outputs, scratch).map_err(refuse)?;
+                }
+                _ => {}
+            }
+            if let Some(hashes) = &mut self.hashes {
+                let mut h = blake3::Hasher::new();
+                let mut buffer = Vec::new();
+                for o in &outputs {
+                    buffer.resize(o.len as usize, 0);
+                    device.read(o.offset, &mut buffer);
+                    h.update(&buffer);
+                }
+                let hash = h.finalize();
+                if *hashes.entry(id).or_insert(hash) != hash {
+                    let (node, op) = (op.name.to_string(), op.op.to_string());
+                    return Err(RuntimeError::RecomputeDiffers { node, op });
+                }
+            }
+        }
+        for (storage, at) in placed {
+            let bytes = self.storages[storage as usize].bytes;
+            self.pool.take(at - self.base, bytes, storage);
+            self.storages[storage as usize].at = Some(at);
+        }
+        Ok(())
+    }
+}
+
+impl dtr::World for PoolWorld<'_> {
+    fn event(&mut self, event: Event) -> Result<Option<u64>, dtr::Error> {
+        match event {
+            Event::Execute { op, .. } => {
+                self.execute(op.0).map_err(|e| dtr::Error::World(Box::new(e)))?;
+            }
+            Event::Drop { storage, cause, .. } => {
+                let s = &mut self.storages[storage.index()];
+                s.gone |= cause == dtr::Cause::Gone;
+                if s.bytes > 0
+                    && let Some(at) = s.at.take()
+                {
+                    self.pool.free(at - self.base);
+                }
+            }
+            Event::Pin { .. } => {}
+        }
+        Ok(None)
+    }
+
+    fn fits(&mut self, op: OpId, _: u64, _: u64, _: u64) -> bool {
+        let record = &self.ops[op.index()];
+        let bytes = match record.work {
+            Work::Resident | Work::View => 0,
+            _ => self.outputs_bytes(record) + align(record.workspace),
+        };
+        self.wanted = bytes;
+        if bytes == 0 {
+            self.reserved = self.base;
+            return true;
+        }
+        match self.pool.find(bytes, record.cheap) {
+            Some(at) => {
+                self.reserved = self.base + at;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn places(&self) -> bool {
+        true
+    }
+
+    fn victims(&mut self, candidates: &[(StorageId, f64)], _: u64, victims: &mut Vec<StorageId>) {
+        let price = |(s, score): &(StorageId, f64)| {
+            let bytes = self.storages[s.index()].bytes;
+            // What the storage is worth, size taken out of the score again: a window is paid for as a whole.
+            (bytes > 0).then_some((s.0, score * bytes as f64))
+        };
+        let prices: HashMap<u32, f64> = candidates.iter().filter_map(price).collect();
+        victims.extend(self.pool.cheapest_window(self.wanted, &prices).into_iter().map(StorageId));
+    }
+}

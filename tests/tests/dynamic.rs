@@ -1,0 +1,200 @@
+//! Models whose shapes or branches are known only at run time: the numbers of the straight program, at every budget to the bit.
+
+use compiler::{
+    cost::DeviceProfile,
+    dynamic,
+    import::{self, Open},
+    train::{Optimizer, TrainOptions},
+};
+use graph::{DType, Literal};
+use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
+use plan::{Plan, ProgramKind};
+use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs};
+use std::collections::BTreeMap;
+use tests::{
+    Weights, data,
+    reference::{Reference, adamw, import_model, options, sgd},
+};
+
+/// A model that is walked at every step.
+struct Subject {
+    open: Open,
+    modes: ImportOptions,
+    train: TrainOptions,
+    io: BTreeMap<String, Literal>,
+}
+
+impl Subject {
+    fn new(file: &str, optimizer: Optimizer) -> Option<Subject> {
+        let root = data("models")?;
+        let model = file.split('.').next().unwrap();
+        let reference = Reference::load(&root, model);
+        let path = root.join("small").join(file);
+        let straight = import_model(&path, file, model, &reference.io);
+        let train = options(&straight, &reference, file, optimizer);
+        let modes = ImportOptions {
+            training: true,
+            batchnorm: BatchNormMode::Auto,
+            dropout: DropoutMode::Auto,
+            unbiased_running_variance: true,
+        };
+        let open = import::import_open(&path, &import::Options { dims: Vec::new(), ops: modes }).unwrap();
+        Some(Subject { open, modes, train, io: reference.io })
+    }
+
+    fn plan(&self, budget: u64) -> Plan {
+        let request = dynamic::Request {
+            model: "subject",
+            open: &self.open,
+            modes: self.modes,
+            train: Some(&self.train),
+            with_inference: false,
+            reason: "a test",
+            device: plan::Device::Cpu,
+            rates: &DeviceProfile::cpu(),
+            weight_hash: &|_| None,
+        };
+        dynamic::plan(&request, budget, None).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    /// Losses and trained state of some steps, and what the last one reports.
+    fn train(&self, budget: u64, lr: f32, steps: i64) -> Result<(Vec<u64>, Vec<Vec<u8>>, DynamicReport), String> {
+        let plan = self.plan(budget);
+        // What goes through a file is what runs.
+        let plan = plan::from_bytes(&plan::to_bytes(&plan).unwrap()).unwrap();
+        assert_eq!(plan::text::parse(&plan::text::full(&plan).unwrap()).unwrap(), plan);
+        let device = Box::new(CpuDevice::new(2).unwrap());
+        let mut weights = Weights(&self.open.weights);
+        let mut s = Session::load(plan, device, &mut weights, LoadOptions::default()).map_err(|e| e.to_string())?;
+        let named: Vec<(&str, &Literal)> =
+            self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l)).collect();
+        let data: Vec<(&str, &[u8])> = named.iter().map(|(n, l)| (*n, l.bytes())).collect();
+        let shapes: Vec<(&str, &[u64])> = named.iter().map(|(n, l)| (*n, l.shape())).collect();
+        let (mut losses, mut report) = (Vec::new(), DynamicReport::default());
+        for step in 1..=steps {
+            let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: lr, step, seed: 1 };
+            let program = s.program(ProgramKind::Train).unwrap();
+            let r = s.run(program, &inputs, RunOptions { check_recompute: true, measure: false });
+            let r = r.map_err(|e| e.to_string())?;
+            losses.push(r.loss().unwrap().to_bits());
+            report = r.report.dynamic.unwrap();
+        }
+        let names: Vec<String> = s.plan().state.iter().map(|e| e.name.to_string()).collect();
+        let state = names.iter().map(|n| s.state(n).unwrap()).collect();
+        Ok((losses, state, report))
+    }
+}
+
+/// State plus half of the rest of the unbudgeted peak, or the least pool that the refusal names: the same bits as without a limit.
+fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
+    let subject = Subject::new(file, optimizer)?;
+    let roomy = 1 << 30;
+    let state = subject.plan(roomy).state_bytes;
+    let (losses, weights, free) = subject.train(roomy, lr, 6).unwrap_or_else(|e| panic!("{file}: {e}"));
+    assert!(losses.iter().all(|l| f64::from_bits(*l).is_finite()), "{file}: {losses:?}");
+    let half = plan::align(free.pool.peak / 2);
+    let (pool, (l, w, tight)) = match subject.train(state + half, lr, 6) {
+        Ok(r) => (half, r),
+        // Too little to find out which way the program goes: how much the rest needs nobody knows then.
+        Err(refusal) if !refusal.contains("a pool of ") => {
+            let more = (9..=16).map(|n| plan::align(free.pool.peak * n / 16));
+            let mut tries = more.map(|pool| (pool, subject.train(state + pool, lr, 6)));
+            let found = tries.find_map(|(pool, r)| Some((pool, r.ok()?)));
+            found.unwrap_or_else(|| panic!("{file}: {refusal}"))
+        }
+        Err(refusal) => {
+            let least = refusal.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
+            let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{file}: {refusal}"));
+            assert!(least > half && least <= free.pool.peak + free.pool.peak / 8 + 4096, "{file}: {refusal}");
+            (least, subject.train(state + least, lr, 6).unwrap_or_else(|e| panic!("{file} at {least}: {e}")))
+        }
+    };
+    assert_eq!(l, losses, "{file}: losses differ at a pool of {pool}");
+    assert!(w == weights, "{file}: the trained state differs at a pool of {pool}");
+    assert!(tight.pool.peak <= pool);
+    Some(format!(
+        "{file:<28} peak {:>9}  pool {pool:>9} ({:>3} %)  evictions {:>5}  remats {:>5}  extra {:>4.1} %",
+        free.pool.peak,
+        pool * 100 / free.pool.peak,
+        tight.evictions,
+        tight.remats,
+        tight.extra_permille as f64 / 10.0
+    ))
+}
+
+#[test]
+fn the_bits_do_not_depend_on_the_pool() {
+    let files = [
+        "lstm_loop.ts_dyn.onnx",
+        "lstm_loop.ts_loss.onnx",
+        "ifnet_pos.ts_dyn.onnx",
+        "ifnet_pos.ts_loss.onnx",
+        "act_while.ts_dyn.onnx",
+        "act_while.ts_loss.onnx",
+        "scannet.dy_dyn.onnx",
+        "mlp.ts_dyn.onnx",
+        "smallcnn.ts_dyn.onnx",
+        "bert.ts_dyn.onnx",
+        "gpt2.ts_dyn.onnx",
+        "unet.ts_dyn.onnx",
+        "resnet18.ts_dyn.onnx",
+    ];
+    for file in files {
+        for (optimizer, lr) in [(sgd(), 0.01), (adamw(), 1e-3)] {
+            match same_at_half(file, optimizer, lr) {
+                Some(line) => println!("{line}"),
+                None => return,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_static_plan_has_the_same_bits() {
+    let Some(root) = data("models") else { return };
+    for file in ["mlp.ts_dyn.onnx", "bert.ts_dyn.onnx", "smallcnn.ts_dyn.onnx"] {
+        let Some(subject) = Subject::new(file, sgd()) else { return };
+        let (losses, _, _) = subject.train(1 << 30, 0.01, 3).unwrap();
+        let model = file.split('.').next().unwrap();
+        let reference = Reference::load(&root, model);
+        let imported = import_model(&root.join("small").join(file), file, model, &reference.io);
+        let train = options(&imported, &reference, file, sgd());
+        let (programs, _) = compiler::pipeline::programs(&imported.graph, Some(&train), None).unwrap();
+        let straight = tests::train_interpreted(&programs[0].1, &imported.weights, &reference.io, 0.01, 3);
+        assert_eq!(losses, straight, "{file}");
+    }
+}
+
+#[test]
+fn wrong_inputs_are_named() {
+    let Some(subject) = Subject::new("ifnet_pos.ts_dyn.onnx", sgd()) else { return };
+    let device = Box::new(CpuDevice::new(1).unwrap());
+    let mut weights = Weights(&subject.open.weights);
+    let mut s = Session::load(subject.plan(1 << 24), device, &mut weights, LoadOptions::default()).unwrap();
+    let x = vec![0u8; 4 * 16 * 4];
+    let y = vec![0u8; 4 * 8];
+    let mut run = |data: &[(&str, &[u8])], shapes: &[(&str, &[u64])]| {
+        let inputs = StepInputs { data, shapes, learning_rate: 0.1, step: 1, seed: 0 };
+        s.run(0, &inputs, RunOptions::default()).map(|r| r.loss()).map_err(|e| e.to_string())
+    };
+    let e = run(&[("target", &y)], &[]).unwrap_err();
+    assert!(e.contains("\"x\"") && e.contains("not given"), "{e}");
+    let e = run(&[("x", &x), ("target", &y)], &[]).unwrap_err();
+    assert!(e.contains("shape is open"), "{e}");
+    let e = run(&[("x", &x), ("target", &y)], &[("x", &[4, 15]), ("target", &[4])]).unwrap_err();
+    assert!(e.contains("do not make up"), "{e}");
+    let e = run(&[("x", &x), ("target", &y)], &[("x", &[8, 8]), ("target", &[4])]).unwrap_err();
+    assert!(e.contains("the model's"), "{e}");
+    let e = run(&[("x", &x), ("target", &y[..8])], &[("x", &[4, 16]), ("target", &[1])]).unwrap_err();
+    assert!(e.contains("\"target\""), "{e}");
+    // The session survives all of it.
+    assert!(run(&[("x", &x), ("target", &y)], &[("x", &[4, 16]), ("target", &[4])]).unwrap().unwrap().is_finite());
+}
+
+#[test]
+fn a_label_of_the_graph_is_typed() {
+    let Some(subject) = Subject::new("mlp.ts_dyn.onnx", sgd()) else { return };
+    let plan = subject.plan(1 << 24);
+    let label = &plan.programs[0].graph.inputs.iter().find(|i| i.role == graph::InputRole::Label).unwrap();
+    assert_eq!(plan.programs[0].graph.ty(label.value).dtype, DType::I64);
+}
