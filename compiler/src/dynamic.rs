@@ -13,8 +13,8 @@ use crate::{
 use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
 use ops::{Registry, onnx::ImportOptions};
 use plan::{
-    ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, Rates, ValidateError, numerics,
-    validate,
+    ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, Rates, ValidateError,
+    numerics, validate,
 };
 use trace::{Recipe, RecipeError};
 
@@ -149,7 +149,10 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
 fn template(open: &Graph, train: Option<&TrainOptions>, kind: ProgramKind) -> Graph {
     let mut g = open.clone();
     let Some(train) = train else {
-        g.states.iter_mut().filter(|s| s.kind == StateKind::Statistic).for_each(|s| s.kind = StateKind::Frozen);
+        g.states
+            .iter_mut()
+            .filter(|s| s.kind == StateKind::Statistic)
+            .for_each(|s| s.kind = StateKind::Frozen);
         return g;
     };
     let mut parameters = Vec::new();
@@ -176,7 +179,11 @@ fn template(open: &Graph, train: Option<&TrainOptions>, kind: ProgramKind) -> Gr
         // Its shape follows from the output, which is not known yet.
         let classes = matches!(train.loss, Some(crate::train::Loss::CrossEntropy | crate::train::Loss::Nll));
         let dtype = if classes { DType::I64 } else { DType::F32 };
-        g.add_input(train.label.as_str(), TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) }, InputRole::Label);
+        g.add_input(
+            train.label.as_str(),
+            TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) },
+            InputRole::Label,
+        );
     }
     g.add_input("lr", scalar(DType::F32), InputRole::LearningRate);
     g.add_input("step", scalar(DType::I64), InputRole::Step);

@@ -158,7 +158,8 @@ pub fn plan_budgets(
     for p in &problems {
         planned.push(planner::plan_many(p, &bytes, request.planner)?.into_iter());
     }
-    let hash = numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
+    let hash =
+        numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
     let mut out = Vec::new();
     for budget in bytes {
         let answers: Vec<_> = planned.iter_mut().filter_map(Iterator::next).collect();

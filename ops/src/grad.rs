@@ -104,11 +104,8 @@ pub fn backward(
     // The sum of the contributions so far, by value.
     let mut sums: BTreeMap<ValueId, ValueId> = BTreeMap::new();
     for (v, cotangent) in seeds {
-        let wrap = |error| GradError {
-            node: "loss".to_owned(),
-            op: "sum of contributions".to_owned(),
-            error,
-        };
+        let wrap =
+            |error| GradError { node: "loss".to_owned(), op: "sum of contributions".to_owned(), error };
         add(b, &mut sums, *v, *cotangent).map_err(wrap)?;
     }
     for n in (0..count).rev() {

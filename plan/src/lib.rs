@@ -16,8 +16,8 @@ pub use diff::{Diff, ProgramDiff, diff};
 pub use numerics::numerics;
 pub use show::show;
 pub use types::{
-    ALIGNMENT, Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run, StateEntry,
-    Step, align,
+    ALIGNMENT, Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run,
+    StateEntry, Step, align,
 };
 pub use validate::{Replay, ValidateError, validate};
 pub use wire::{MAGIC, VERSION, WireError, from_bytes, to_bytes};

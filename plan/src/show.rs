@@ -57,7 +57,12 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
     if let Some(d) = &p.dynamic {
         writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
         writeln!(out, "    why: {}", d.reason)?;
-        return writeln!(out, "    work {} @ {}   retain: all of it, there is no static part", size(d.work), d.pool);
+        return writeln!(
+            out,
+            "    work {} @ {}   retain: all of it, there is no static part",
+            size(d.work),
+            d.pool
+        );
     }
     writeln!(out, "  static region {{")?;
     write_rows(out, &rows(p, replay))?;

@@ -69,7 +69,8 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
         return fail("the numerics hash is not that of the programs".to_owned());
     }
     let check = |(i, p): (usize, &Program)| match &p.dynamic {
-        Some(d) => dynamic(plan, p, d).map_err(|what| ValidateError { at: format!("program {i} ({})", p.kind), what }),
+        Some(d) => dynamic(plan, p, d)
+            .map_err(|what| ValidateError { at: format!("program {i} ({})", p.kind), what }),
         None => Walk::new(plan, p, i, ops)?.run(),
     };
     plan.programs.iter().enumerate().map(check).collect()
@@ -136,12 +137,16 @@ fn dynamic(plan: &Plan, p: &Program, d: &Dynamic) -> Result<Replay, String> {
     }
     let end = d.pool.checked_add(d.work).filter(|e| *e <= plan.arena);
     let Some(end) = end.filter(|_| d.pool >= plan.state_bytes && d.pool.is_multiple_of(ALIGNMENT)) else {
-        return Err(format!("its pool of {} bytes at {} lies outside of the arena's free part", d.work, d.pool));
+        return Err(format!(
+            "its pool of {} bytes at {} lies outside of the arena's free part",
+            d.work, d.pool
+        ));
     };
     if p.inputs.len() != p.graph.inputs.len() || p.inputs.iter().any(|i| *i != d.pool) {
         return Err("its inputs do not stand at the pool's first byte, to be placed at run time".to_owned());
     }
-    let rates = [d.rates.product_flops_per_s, d.rates.other_flops_per_s, d.rates.bytes_per_s, d.rates.launch_ns];
+    let rates =
+        [d.rates.product_flops_per_s, d.rates.other_flops_per_s, d.rates.bytes_per_s, d.rates.launch_ns];
     if rates.iter().any(|r| !r.is_finite() || *r < 0.0) || rates[..3].contains(&0.0) {
         return Err("its rates are not positive numbers".to_owned());
     }
@@ -150,7 +155,10 @@ fn dynamic(plan: &Plan, p: &Program, d: &Dynamic) -> Result<Replay, String> {
         if s.output.is_some()
             || entries.get(&*s.name).is_none_or(|e| e.ty != *p.graph.ty(s.input) || e.init != s.init)
         {
-            return Err(format!("state {:?} is not in the state section with its type and first elements", s.name));
+            return Err(format!(
+                "state {:?} is not in the state section with its type and first elements",
+                s.name
+            ));
         }
     }
     Ok(Replay { peak: end, arena: end, ..Replay::default() })

@@ -176,6 +176,13 @@ impl Eager for EagerCpu<'_> {
     fn write(&mut self, offset: u64, bytes: &[u8]) {
         self.arena.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
     }
+
+    fn shift(&mut self, from: u64, to: u64, len: u64) {
+        let (low, len) = (from.min(to), len as usize);
+        let both = self.arena.bytes_mut(low, from.abs_diff(to) + len as u64);
+        let (from, to) = ((from - low) as usize, (to - low) as usize);
+        both.copy_within(from..from + len, to);
+    }
 }
 
 fn prepare(graph: &Graph, node: NodeId, implementation: usize) -> Result<CpuKernel, RuntimeError> {

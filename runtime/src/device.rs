@@ -59,6 +59,9 @@ pub trait Eager: Send {
 
     /// Copies into the arena.
     fn write(&mut self, offset: u64, bytes: &[u8]);
+
+    /// Copies within the arena; the ranges may overlap.
+    fn shift(&mut self, from: u64, to: u64, len: u64);
 }
 
 /// What is done with a device call by call.

@@ -2,8 +2,8 @@
 
 use crate::{
     RuntimeError,
-    dynamic::DynamicProgram,
     device::{Device, LoadedProgram, RunOptions, RunReport},
+    dynamic::DynamicProgram,
     resolve::{Region, resolve},
 };
 use graph::{DType, Init, InputRole, TensorType};

@@ -120,11 +120,8 @@ impl trace::Oracle for Interpreted<'_> {
 /// A model with control flow, made straight for these inputs.
 fn walked(path: &Path, options: &import::Options, io: &BTreeMap<String, Literal>) -> Imported {
     let open = import::import_open(path, options).unwrap_or_else(|e| panic!("{e}"));
-    let how = trace::Options {
-        modes: options.ops,
-        limits: trace::Limits { nodes: 1 << 20 },
-        new_weights: false,
-    };
+    let how =
+        trace::Options { modes: options.ops, limits: trace::Limits { nodes: 1 << 20 }, new_weights: false };
     let mut graph = Graph::default();
     let mut oracle = Interpreted { weights: &open.weights, io };
     trace::walk(&open.source, &graph::Bindings::new(), how, &mut graph, &mut oracle)
@@ -205,5 +202,9 @@ pub fn files(root: &Path) -> Vec<(String, String)> {
         .collect();
     names.sort();
     let model = |n: &str| n.split('.').next().unwrap().to_owned();
-    names.into_iter().map(|n| (model(&n), n)).filter(|(m, _)| [STATIC, OPEN].concat().contains(&m.as_str())).collect()
+    names
+        .into_iter()
+        .map(|n| (model(&n), n))
+        .filter(|(m, _)| [STATIC, OPEN].concat().contains(&m.as_str()))
+        .collect()
 }

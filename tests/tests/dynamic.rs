@@ -58,14 +58,20 @@ impl Subject {
     }
 
     /// Losses and trained state of some steps, and what the last one reports.
-    fn train(&self, budget: u64, lr: f32, steps: i64) -> Result<(Vec<u64>, Vec<Vec<u8>>, DynamicReport), String> {
+    fn train(
+        &self,
+        budget: u64,
+        lr: f32,
+        steps: i64,
+    ) -> Result<(Vec<u64>, Vec<Vec<u8>>, DynamicReport), String> {
         let plan = self.plan(budget);
         // What goes through a file is what runs.
         let plan = plan::from_bytes(&plan::to_bytes(&plan).unwrap()).unwrap();
         assert_eq!(plan::text::parse(&plan::text::full(&plan).unwrap()).unwrap(), plan);
         let device = Box::new(CpuDevice::new(2).unwrap());
         let mut weights = Weights(&self.open.weights);
-        let mut s = Session::load(plan, device, &mut weights, LoadOptions::default()).map_err(|e| e.to_string())?;
+        let mut s =
+            Session::load(plan, device, &mut weights, LoadOptions::default()).map_err(|e| e.to_string())?;
         let named: Vec<(&str, &Literal)> =
             self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l)).collect();
         let data: Vec<(&str, &[u8])> = named.iter().map(|(n, l)| (*n, l.bytes())).collect();
@@ -104,7 +110,8 @@ fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
         }
         Err(refusal) => {
             let least = refusal.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
-            let least: u64 = least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{file}: {refusal}"));
+            let least: u64 =
+                least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{file}: {refusal}"));
             assert!(least > half && least <= free.pool.peak + free.pool.peak / 8 + 4096, "{file}: {refusal}");
             (least, subject.train(state + least, lr, 6).unwrap_or_else(|e| panic!("{file} at {least}: {e}")))
         }
@@ -188,7 +195,9 @@ fn wrong_inputs_are_named() {
     let e = run(&[("x", &x), ("target", &y[..8])], &[("x", &[4, 16]), ("target", &[1])]).unwrap_err();
     assert!(e.contains("\"target\""), "{e}");
     // The session survives all of it.
-    assert!(run(&[("x", &x), ("target", &y)], &[("x", &[4, 16]), ("target", &[4])]).unwrap().unwrap().is_finite());
+    assert!(
+        run(&[("x", &x), ("target", &y)], &[("x", &[4, 16]), ("target", &[4])]).unwrap().unwrap().is_finite()
+    );
 }
 
 #[test]

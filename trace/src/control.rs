@@ -83,7 +83,13 @@ impl<'s> Walk<'s, '_, '_> {
         let scans = body.outputs.len().checked_sub(1 + carried.len());
         let scans = scans.filter(|_| body.inputs.len() == 2 + carried.len()).ok_or_else(|| {
             let (inputs, outputs) = (body.inputs.len(), body.outputs.len());
-            wrong(node, format!("{} carried values do not fit a body of {inputs} inputs and {outputs} outputs", carried.len()))
+            wrong(
+                node,
+                format!(
+                    "{} carried values do not fit a body of {inputs} inputs and {outputs} outputs",
+                    carried.len()
+                ),
+            )
         })?;
         let mut collected: Vec<Vec<ValueId>> = vec![Vec::new(); scans];
         let mut i = 0i64;
@@ -147,7 +153,10 @@ impl<'s> Walk<'s, '_, '_> {
                 Literal::new(t.dtype, shape, Vec::new()).ok()
             });
             let empty = empty.ok_or_else(|| {
-                wrong(node, "no iteration ran, and the file does not say the shape of what it would have collected")
+                wrong(
+                    node,
+                    "no iteration ran, and the file does not say the shape of what it would have collected",
+                )
             })?;
             self.b.set_scope(&*node.name);
             return Ok(self.b.constant(empty));
@@ -207,7 +216,8 @@ impl<'s> Walk<'s, '_, '_> {
         }
         let lists = node.attrs.int_or("num_scan_inputs", 0).map_err(refuse)?;
         let lists = usize::try_from(lists).ok().filter(|n| (1..=node.inputs.len()).contains(n));
-        let lists = lists.ok_or_else(|| wrong(node, "num_scan_inputs must be between 1 and the number of inputs"))?;
+        let lists =
+            lists.ok_or_else(|| wrong(node, "num_scan_inputs must be between 1 and the number of inputs"))?;
         let states = node.inputs.len() - lists;
         let scans = body.outputs.len().checked_sub(states).filter(|_| body.inputs.len() == node.inputs.len());
         let scans = scans.ok_or_else(|| wrong(node, "its inputs do not fit its body"))?;

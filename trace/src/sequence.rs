@@ -139,7 +139,9 @@ impl<'s> Walk<'s, '_, '_> {
                         all.extend((rest > 0).then_some(rest));
                         all
                     }
-                    (false, all) if all.iter().all(|s| *s >= 0) && all.iter().sum::<i64>() == n => all.to_vec(),
+                    (false, all) if all.iter().all(|s| *s >= 0) && all.iter().sum::<i64>() == n => {
+                        all.to_vec()
+                    }
                     _ => return Err(wrong(node, format!("parts of {sizes:?} do not make up {n}"))),
                 }
             }
@@ -165,7 +167,10 @@ impl<'s> Walk<'s, '_, '_> {
             for v in &mut all {
                 let mut dims = self.b.ty(*v).shape.0.clone();
                 dims.insert(axis.min(dims.len()), graph::Dim::constant(1));
-                *v = self.b.reshape(*v, &graph::Shape(dims)).map_err(|e| self.op_error(node, e, &[Some(*v)]))?;
+                *v = self
+                    .b
+                    .reshape(*v, &graph::Shape(dims))
+                    .map_err(|e| self.op_error(node, e, &[Some(*v)]))?;
             }
         }
         if let [one] = all.as_slice() {

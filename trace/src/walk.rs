@@ -159,13 +159,7 @@ impl<'s> Walk<'s, '_, '_> {
         Ok(Item::Tensor(v))
     }
 
-    fn state(
-        &mut self,
-        name: &Arc<str>,
-        ty: TensorType,
-        known: Option<Literal>,
-        candidate: bool,
-    ) -> ValueId {
+    fn state(&mut self, name: &Arc<str>, ty: TensorType, known: Option<Literal>, candidate: bool) -> ValueId {
         let init = Init::Weight(name.clone());
         let v = self.b.graph_mut().add_state(name.clone(), ty, StateKind::Frozen, init);
         if let Some(l) = known {
@@ -355,11 +349,7 @@ impl<'s> Walk<'s, '_, '_> {
     }
 
     /// ConstantOfShape in a parameter position is a weight. Returns whether the node was one.
-    fn filled_weight(
-        &mut self,
-        node: &SourceNode,
-        inputs: &[Option<ValueId>],
-    ) -> Result<bool, TraceError> {
+    fn filled_weight(&mut self, node: &SourceNode, inputs: &[Option<ValueId>]) -> Result<bool, TraceError> {
         let is_one = node.makes_weight && node.domain.is_empty() && &*node.op_type == "ConstantOfShape";
         if !is_one || !self.options.new_weights {
             return Ok(false);

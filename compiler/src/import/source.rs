@@ -60,8 +60,8 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
             return Err(fail(format!("input {} is nameless or defined twice", quote_name(name))));
         }
     }
-    let bindings = inputs::bind(&inputs, dims)
-        .map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
+    let bindings =
+        inputs::bind(&inputs, dims).map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
     let nodes = flatten(model, &names)?;
     let needed = NODE_BYTES.saturating_mul((nodes.len() + proto.initializer.len()) as u64);
     if needed > model.spare {
@@ -92,7 +92,13 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     };
     let (tensors, weights) = (c.tensors, c.weights);
     let types = inputs.types.iter().map(|(n, t)| (n.as_str().into(), t.clone())).collect();
-    Ok(Parts { source: Source { inputs: types, tensors, body }, bindings, inputs, weights, unused_initializers })
+    Ok(Parts {
+        source: Source { inputs: types, tensors, body },
+        bindings,
+        inputs,
+        weights,
+        unused_initializers,
+    })
 }
 
 /// Every output is made, and named once.
@@ -175,12 +181,10 @@ impl<'m> Converter<'m, '_> {
             None
         };
         let name: Arc<str> = name.into();
-        self.tensors.insert(name.clone(), SourceTensor::State {
-            ty: tensor.ty(),
-            known,
-            candidate,
-            statistic: uses.statistic,
-        });
+        self.tensors.insert(
+            name.clone(),
+            SourceTensor::State { ty: tensor.ty(), known, candidate, statistic: uses.statistic },
+        );
         self.weights.insert(name, tensor);
         Ok(())
     }
@@ -188,8 +192,7 @@ impl<'m> Converter<'m, '_> {
     fn nodes(&mut self, nodes: &[FlatNode<'m>]) -> Result<Vec<SourceNode>, ImportError> {
         let mut out = Vec::with_capacity(nodes.len());
         for n in nodes {
-            let refuse =
-                |kind| ImportError::node(&self.model.source, &n.name, &n.op(), kind);
+            let refuse = |kind| ImportError::node(&self.model.source, &n.name, &n.op(), kind);
             if n.domain.is_empty() && n.op_type == "Constant" {
                 if let Some(o) = n.outputs.first().filter(|o| !o.is_empty()) {
                     self.tensor(o, constant_node(self.model, n), false)?;

@@ -20,18 +20,15 @@ const MAX_NODES: usize = 1 << 20;
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
     let Parts { source, bindings, inputs, mut weights, unused_initializers } = parts(&model, &options.dims)?;
-    let producer = format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
+    let producer =
+        format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
     let Model { source: file, opsets, warnings, proto, .. } = model;
     drop(proto);
     let fail = |kind| ImportError::file(&file, kind);
     let mut graph = Graph::default();
-    let how = trace::Options {
-        modes: options.ops,
-        limits: Limits { nodes: MAX_NODES },
-        new_weights: true,
-    };
-    let traced = trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle)
-        .map_err(|e| from_trace(&file, e))?;
+    let how = trace::Options { modes: options.ops, limits: Limits { nodes: MAX_NODES }, new_weights: true };
+    let traced =
+        trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle).map_err(|e| from_trace(&file, e))?;
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
     remarks.extend(traced.remarks);
     for (name, ty, fill) in traced.filled {

@@ -108,7 +108,8 @@ fn measure(
     let mut steps: Vec<u64> = Vec::new();
     for i in 0..=args.repeat {
         // A tiny rate: the values must stay ordinary, not learn.
-        let inputs = StepInputs { data: &data, learning_rate: 1e-6, step: i64::from(i) + 1, ..StepInputs::default() };
+        let inputs =
+            StepInputs { data: &data, learning_rate: 1e-6, step: i64::from(i) + 1, ..StepInputs::default() };
         let start = Instant::now();
         session.run(index, &inputs, RunOptions::default())?;
         let whole = start.elapsed().as_nanos() as u64;

@@ -175,8 +175,13 @@ fn execute(
             }
         };
         let inputs: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-        let inputs =
-            StepInputs { data: &inputs, learning_rate: args.lr, step: step as i64 + 1, seed: args.seed, ..StepInputs::default() };
+        let inputs = StepInputs {
+            data: &inputs,
+            learning_rate: args.lr,
+            step: step as i64 + 1,
+            seed: args.seed,
+            ..StepInputs::default()
+        };
         let options = RunOptions { check_recompute: args.check_recompute, measure: false };
         let result = session.run(program, &inputs, options).map_err(|e| {
             let e = CliError::from(e);

@@ -4,7 +4,8 @@
 
 use super::{KINDS, MAGIC, ROLES, lex::Line};
 use crate::{
-    Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run, StateEntry, Step, VERSION,
+    Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run, StateEntry, Step,
+    VERSION,
 };
 use graph::{
     Attr, Attrs, DType, Graph, Init, Input, Literal, Node, NodeId, State, StateId, TensorType, Value,

@@ -15,6 +15,9 @@ use std::{
     sync::Arc,
 };
 
+/// Recomputation that costs more than so many times the step itself ends it.
+pub(super) const PATIENCE: u64 = 64;
+
 /// What is known of a node once its types are.
 pub(crate) struct NodeInfo {
     facts: Facts,
@@ -46,6 +49,8 @@ pub(crate) struct Executor<'d, 's> {
     infos: Infos,
     /// Values whose elements were asked for before the graph was whole, in order.
     asked: Vec<ValueId>,
+    /// How many times the cost of the step recomputation may take.
+    patience: u64,
 }
 
 impl<'d, 's> Executor<'d, 's> {
@@ -54,12 +59,23 @@ impl<'d, 's> Executor<'d, 's> {
         around: &'s Surroundings,
         host: &'s BTreeMap<String, Arc<[u8]>>,
         infos: Infos,
+        patience: u64,
     ) -> Result<Self, RuntimeError> {
-        let mut options = dtr::Options::new(u64::MAX, Heuristic::DTR_EQ);
+        let mut options = dtr::Options::new(u64::MAX, Heuristic::DTR);
         options.dealloc = dtr::Dealloc::Retire;
         options.order_remats = true;
         let machine = Machine::new(Program::new(), options).map_err(|e| bug(e.to_string()))?;
-        Ok(Executor { machine, world, around, host, tensors: Vec::new(), ran: Vec::new(), infos, asked: Vec::new() })
+        Ok(Executor {
+            machine,
+            world,
+            around,
+            host,
+            tensors: Vec::new(),
+            ran: Vec::new(),
+            infos,
+            asked: Vec::new(),
+            patience,
+        })
     }
 
     /// The figures of the machine.
@@ -80,7 +96,8 @@ impl<'d, 's> Executor<'d, 's> {
 
     /// Goes on with another graph that has the nodes which ran under the same names.
     pub(crate) fn rebase(&mut self, old: &Graph, new: &Graph) {
-        let values: HashMap<&str, usize> = new.values.iter().enumerate().map(|(i, v)| (&*v.name, i)).collect();
+        let values: HashMap<&str, usize> =
+            new.values.iter().enumerate().map(|(i, v)| (&*v.name, i)).collect();
         let nodes: HashMap<&str, usize> = new.nodes.iter().enumerate().map(|(i, n)| (&*n.name, i)).collect();
         let tensors = std::mem::take(&mut self.tensors);
         let ran = std::mem::take(&mut self.ran);
@@ -92,10 +109,11 @@ impl<'d, 's> Executor<'d, 's> {
             }
         }
         let asked = std::mem::take(&mut self.asked);
-        self.asked.extend(asked.iter().filter_map(|v| {
-            values.get(&*old.values[v.index()].name).map(|v| ValueId(*v as u32))
-        }));
-        for (i, (ran, info)) in ran.into_iter().zip(infos).enumerate().filter(|(_, (r, i))| *r || i.is_some()) {
+        self.asked.extend(
+            asked.iter().filter_map(|v| values.get(&*old.values[v.index()].name).map(|v| ValueId(*v as u32))),
+        );
+        for (i, (ran, info)) in ran.into_iter().zip(infos).enumerate().filter(|(_, (r, i))| *r || i.is_some())
+        {
             if let Some(n) = nodes.get(&*old.nodes[i].name) {
                 self.ran[*n] = ran;
                 self.infos.0[*n] = info;
@@ -110,13 +128,18 @@ impl<'d, 's> Executor<'d, 's> {
             return Ok(info.clone());
         }
         let node = g.node(n);
-        let refuse = |what: String| RuntimeError::Prepare { node: node.name.to_string(), op: node.op.to_string(), what };
+        let refuse = |what: String| RuntimeError::Prepare {
+            node: node.name.to_string(),
+            op: node.op.to_string(),
+            what,
+        };
         let facts = Registry.facts(g, n).map_err(refuse)?;
         let prepared = match &mut self.world.device {
             Some(device) if !all_views(&facts, g, n) => Some(device.prepare(g, n)?),
             _ => None,
         };
-        let (cost, product) = if all_views(&facts, g, n) { (1, false) } else { cost(&self.around.rates, g, n) };
+        let (cost, product) =
+            if all_views(&facts, g, n) { (1, false) } else { cost(&self.around.rates, g, n) };
         let info = Arc::new(NodeInfo { facts, cost, product, prepared });
         self.infos.0[n.index()] = Some(info.clone());
         Ok(info)
@@ -134,7 +157,8 @@ impl<'d, 's> Executor<'d, 's> {
             ValueDef::State(s) => {
                 let name = &g.states[s.index()].name;
                 let at = self.around.states.get(name).copied();
-                let at = at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
+                let at =
+                    at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
                 (Work::Resident, Some(at))
             }
             ValueDef::Constant(l) => (Work::Host(l.bytes().into()), None),
@@ -142,7 +166,8 @@ impl<'d, 's> Executor<'d, 's> {
                 let role = g.inputs[*i as usize].role;
                 let given = self.host.get(host_key(role, &value.name)).cloned();
                 let what = || format!("{} is not given", value.ty);
-                let given = given.ok_or_else(|| RuntimeError::Input { name: value.name.to_string(), what: what() })?;
+                let given = given
+                    .ok_or_else(|| RuntimeError::Input { name: value.name.to_string(), what: what() })?;
                 (Work::Host(given), None)
             }
         };
@@ -152,6 +177,7 @@ impl<'d, 's> Executor<'d, 's> {
         let cost = 1 + (bytes as f64 / self.around.rates.bytes_per_s * 1e9) as u64;
         let first = self.world.tensors.len() as u32;
         self.world.tensors.push(TensorRecord { storage, offset: 0, bytes });
+        self.world.storages[storage as usize].readers += 1;
         self.world.ops.push(OpRecord {
             work,
             inputs: Vec::new(),
@@ -159,6 +185,7 @@ impl<'d, 's> Executor<'d, 's> {
             outputs: 1,
             workspace: 0,
             cheap: true,
+            over: None,
             name: value.name.clone(),
             op: "Input".into(),
         });
@@ -183,26 +210,64 @@ impl<'d, 's> Executor<'d, 's> {
                 Ok(e) => *e,
                 Err(e) => bug(e.to_string()),
             },
-            dtr::Error::Oom { op, pinned, locked, .. } => {
-                let record = &self.world.ops[op.index()];
-                RuntimeError::PoolFull(Box::new(super::PoolFull {
-                    node: record.name.to_string(),
-                    op: record.op.to_string(),
-                    needed: self.world.needed(),
-                    live: self.world.pool.live(),
-                    pool: self.world.pool.bytes(),
-                    largest_hole: self.world.pool.largest_hole(),
-                    held: pinned + locked,
-                    holders: self.world.holders(10),
-                    least: None,
-                }))
-            }
+            dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
+        })?;
+        let stats = self.machine.stats();
+        if stats.repeat_cost > self.patience * stats.first_cost.max(1_000_000) {
+            return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
+        }
+        Ok(())
+    }
+
+    /// The refusal at an op.
+    fn full(&self, op: u32, held: u64, thrashing: bool) -> RuntimeError {
+        let record = &self.world.ops[op as usize];
+        RuntimeError::PoolFull(Box::new(super::PoolFull {
+            node: record.name.to_string(),
+            op: record.op.to_string(),
+            needed: self.world.needed(),
+            live: self.world.pool.live(),
+            pool: self.world.pool.bytes(),
+            largest_hole: self.world.pool.largest_hole(),
+            held,
+            thrashing,
+            holders: self.world.holders(10),
+            least: None,
+        }))
+    }
+
+    /// An output and the argument in whose place it may be made: nothing else reads the argument's storage afterwards.
+    fn overwrite(
+        &self,
+        g: &Graph,
+        n: NodeId,
+        facts: &Facts,
+        args: &[TensorId],
+        argument: &[Option<usize>],
+        uses: &[u32],
+    ) -> Option<(u32, u32)> {
+        let node = g.node(n);
+        facts.overwrites.iter().find_map(|(o, i)| {
+            let v = node.inputs.get(*i).copied().flatten()?;
+            let t = args[argument[*i]?];
+            let times = node.inputs.iter().filter(|w| **w == Some(v)).count();
+            let from = self.world.tensors[t.index()];
+            let storage = self.world.storages[from.storage as usize];
+            let last = uses.get(v.index()) == Some(&1) && times == 1 && storage.readers == 1;
+            let same = from.offset == 0
+                && storage.bytes > 0
+                && Some(storage.bytes) == size(g.ty(node.outputs[*o])).map(align);
+            let mine = g
+                .producer(v)
+                .is_some_and(|p| self.infos.0[p.index()].as_ref().is_some_and(|i| !i.facts.once));
+            (last && same && mine).then_some((*o as u32, t.0))
         })
     }
 
-    /// Runs a node whose arguments' nodes ran.
-    fn execute(&mut self, g: &Graph, n: NodeId) -> Result<(), RuntimeError> {
+    /// Runs a node whose arguments' nodes ran. `last` says how often each value will still be read, this node included; empty if nobody
+    /// knows yet.
+    fn execute(&mut self, g: &Graph, n: NodeId, last: &[u32]) -> Result<(), RuntimeError> {
         let info = self.info(g, n)?;
         let node = g.node(n);
         let mut args: Vec<TensorId> = Vec::with_capacity(node.inputs.len());
@@ -220,8 +285,11 @@ impl<'d, 's> Executor<'d, 's> {
         let mut outputs = Vec::with_capacity(node.outputs.len());
         for (o, v) in node.outputs.iter().enumerate() {
             let ty = g.ty(*v);
-            let bytes = size(ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", g.value(*v).name)))?;
-            let source = |i: usize| argument.get(i).copied().flatten().ok_or_else(|| bug("no such argument".to_owned()));
+            let bytes =
+                size(ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", g.value(*v).name)))?;
+            let source = |i: usize| {
+                argument.get(i).copied().flatten().ok_or_else(|| bug("no such argument".to_owned()))
+            };
             let view = info.facts.views.iter().find(|w| w.output == o);
             let commit = info.facts.commits.iter().find(|c| c.0 == o);
             let (storage, offset) = if let Some(view) = view {
@@ -239,7 +307,9 @@ impl<'d, 's> Executor<'d, 's> {
                 (self.world.storage(bytes, None), 0)
             };
             self.world.tensors.push(TensorRecord { storage, offset, bytes });
+            self.world.storages[storage as usize].readers += 1;
         }
+        let over = self.overwrite(g, n, &info.facts, &args, &argument, last);
         let views = all_views(&info.facts, g, n);
         self.world.ops.push(OpRecord {
             work: if views { Work::View } else { Work::Kernel(info.prepared.clone()) },
@@ -248,6 +318,7 @@ impl<'d, 's> Executor<'d, 's> {
             outputs: node.outputs.len() as u32,
             workspace: info.facts.implementations.first().map_or(0, |i| i.workspace),
             cheap: !info.product,
+            over,
             name: node.name.clone(),
             op: node.op.clone(),
         });
@@ -277,7 +348,7 @@ impl<'d, 's> Executor<'d, 's> {
             }
         }
         wanted.sort_unstable();
-        wanted.into_iter().try_for_each(|n| self.execute(g, n))
+        wanted.into_iter().try_for_each(|n| self.execute(g, n, &[]))
     }
 
     /// The elements of a value, computed now if need be.
@@ -310,7 +381,10 @@ impl<'d, 's> Executor<'d, 's> {
         let t = self.tensor(g, v)?;
         // One more reference that is given back: what is read is used, but may go again afterwards.
         if !self.machine.is_defined(t) {
-            let op = self.machine.declare(&[t], &[Output::New { bytes: 0 }], 1, false).map_err(|e| bug(e.to_string()))?;
+            let op = self
+                .machine
+                .declare(&[t], &[Output::New { bytes: 0 }], 1, false)
+                .map_err(|e| bug(e.to_string()))?;
             self.world.touch_record(t.0);
             self.step(|m, w| m.compute(op, w))?;
         }
@@ -352,7 +426,7 @@ impl<'d, 's> Executor<'d, 's> {
                 continue;
             }
             if self.info(g, n)?.facts.commits.is_empty() {
-                self.execute(g, n)?;
+                self.execute(g, n, &uses)?;
                 // What is read at the end is not made twice.
                 for v in g.node(n).outputs.iter().filter(|v| g.outputs.contains(v)) {
                     let t = self.tensor(g, *v)?;
@@ -372,7 +446,7 @@ impl<'d, 's> Executor<'d, 's> {
             }
         }
         for n in commits {
-            self.execute(g, n)?;
+            self.execute(g, n, &uses)?;
             self.used(g, n, &mut uses)?;
         }
         g.outputs
@@ -404,7 +478,11 @@ impl<'d, 's> Executor<'d, 's> {
             return Ok(());
         }
         match self.tensors[v.index()] {
-            Some(t) => self.step(|m, w| m.release(t, w)),
+            Some(t) => {
+                let storage = self.world.tensors[t.index()].storage;
+                self.world.storages[storage as usize].readers -= 1;
+                self.step(|m, w| m.release(t, w))
+            }
             None => Ok(()),
         }
     }

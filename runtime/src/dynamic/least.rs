@@ -10,6 +10,9 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Steps of the search: the figure is within a 256th of the whole.
 const STEPS: u32 = 8;
 
+/// A pool in which recomputation costs more than so many times the step is too small.
+const REPEATS: u64 = 4;
+
 /// Bytes of the least pool found between `small`, which is too little, and what the graph takes without a limit.
 pub(super) fn least_pool(
     graph: &Graph,
@@ -21,11 +24,12 @@ pub(super) fn least_pool(
     let mut infos = Infos::default();
     let mut enough = |pool: u64| -> Option<u64> {
         let world = PoolWorld::new(None, 0, pool, false);
-        let mut e = Executor::new(world, around, host, infos.clone()).ok()?;
+        let mut e = Executor::new(world, around, host, infos.clone(), REPEATS).ok()?;
         let done = e.ask_again(graph, asked).and_then(|()| e.finish(graph)).is_ok();
         let peak = e.world.report().peak;
+        let stats = e.stats();
         infos = e.into_infos();
-        done.then_some(peak)
+        (done && stats.repeat_cost <= REPEATS * stats.first_cost).then_some(peak)
     };
     let mut high = plan::align(enough(1 << 48)?);
     // The peak alone says nothing of gaps.

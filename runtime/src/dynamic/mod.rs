@@ -17,7 +17,7 @@ use crate::{
     device::{Device, Eager},
     resolve::Region,
 };
-use executor::{Executor, Infos, Surroundings, bug, host_key};
+use executor::{Executor, Infos, PATIENCE, Surroundings, bug, host_key};
 use graph::{Bindings, Graph, InputRole, TensorType};
 use plan::{Plan, ProgramKind};
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -61,6 +61,8 @@ pub struct PoolFull {
     pub largest_hole: u64,
     /// Bytes that cannot go: arguments of what is running, values that are kept.
     pub held: u64,
+    /// It would do, but with so much recomputation that nobody would wait for it.
+    pub thrashing: bool,
     /// Who holds most.
     pub holders: Vec<Holder>,
     /// The least pool that would do for these inputs, if the program was known to its end.
@@ -69,6 +71,9 @@ pub struct PoolFull {
 
 impl fmt::Display for PoolFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.thrashing {
+            write!(f, "recomputation costs many times the step itself: ")?;
+        }
         write!(
             f,
             "out of memory at {} {:?}: it needs {} bytes at once; of the pool's {} bytes {} are in use, {} of them cannot go, and the \
@@ -101,9 +106,16 @@ pub(crate) struct DynamicProgram {
 }
 
 impl DynamicProgram {
-    pub(crate) fn load(plan: &Plan, program: &plan::Program, info: &plan::Dynamic) -> Result<Self, RuntimeError> {
-        let refuse =
-            |what: String| RuntimeError::Prepare { node: program.kind.to_string(), op: "program".to_owned(), what };
+    pub(crate) fn load(
+        plan: &Plan,
+        program: &plan::Program,
+        info: &plan::Dynamic,
+    ) -> Result<Self, RuntimeError> {
+        let refuse = |what: String| RuntimeError::Prepare {
+            node: program.kind.to_string(),
+            op: "program".to_owned(),
+            what,
+        };
         let recipe = Recipe::from_bytes(&info.recipe).map_err(|e| refuse(e.to_string()))?;
         let g = &program.graph;
         let input = |i: &graph::Input| (g.value(i.value).name.to_string(), i.role, g.ty(i.value).clone());
@@ -134,7 +146,7 @@ impl DynamicProgram {
         let outcome = device.eager(&mut |eager| {
             let world = PoolWorld::new(Some(eager), self.info.pool, self.info.work, options.check_recompute);
             let infos = kept.as_ref().map(|(_, _, i)| i.clone()).unwrap_or_default();
-            let mut e = Executor::new(world, &self.around, &host, infos)?;
+            let mut e = Executor::new(world, &self.around, &host, infos, PATIENCE)?;
             let (graph, asked) = match &kept {
                 Some((_, g, _)) => (g.clone(), false),
                 None => {
@@ -186,7 +198,11 @@ impl DynamicProgram {
             };
             let elements = shape.iter().try_fold(ty.dtype.size(), |n, d| n.checked_mul(*d));
             if elements != Some(bytes.len() as u64) {
-                return Err(refuse(format!("{} bytes do not make up the shape {shape:?} of {}", bytes.len(), ty.dtype)));
+                return Err(refuse(format!(
+                    "{} bytes do not make up the shape {shape:?} of {}",
+                    bytes.len(),
+                    ty.dtype
+                )));
             }
             key.push((name.clone(), shape.clone()));
             if *role == InputRole::Label {
@@ -201,7 +217,9 @@ impl DynamicProgram {
                     (Some(s), _) => {
                         let before = *bindings.entry(s.clone()).or_insert(n);
                         if before != n {
-                            return Err(refuse(format!("size {s} is {n} here and {before} in another input")));
+                            return Err(refuse(format!(
+                                "size {s} is {n} here and {before} in another input"
+                            )));
                         }
                     }
                     (None, Some(c)) if c == n => {}
@@ -240,13 +258,15 @@ impl DynamicProgram {
             (Ok(t), None) => t,
         };
         let step = match &self.recipe.train {
-            Some(train) => trace::train::training_step(&forward, train, self.kind, false)
-                .map_err(|e| RuntimeError::Prepare {
-                    node: self.kind.to_string(),
-                    op: "program".to_owned(),
-                    what: e.to_string(),
-                })?
-                .graph,
+            Some(train) => {
+                trace::train::training_step(&forward, train, self.kind, false)
+                    .map_err(|e| RuntimeError::Prepare {
+                        node: self.kind.to_string(),
+                        op: "program".to_owned(),
+                        what: e.to_string(),
+                    })?
+                    .graph
+            }
             None => {
                 let mut g = forward.pruned();
                 g.states.iter_mut().for_each(|s| s.output = None);
@@ -281,7 +301,12 @@ fn check_labels(graph: &Graph, inputs: &StepInputs<'_>) -> Result<(), RuntimeErr
         let given = inputs.data.iter().find(|(n, _)| **n == *value.name);
         let len = given.map(|(_, b)| b.len() as u64);
         if len != value.ty.bytes() {
-            let what = format!("{} bytes are given, {} needs {}", len.unwrap_or(0), value.ty, value.ty.bytes().unwrap_or(0));
+            let what = format!(
+                "{} bytes are given, {} needs {}",
+                len.unwrap_or(0),
+                value.ty,
+                value.ty.bytes().unwrap_or(0)
+            );
             return Err(RuntimeError::Input { name: value.name.to_string(), what });
         }
     }

@@ -1,9 +1,10 @@
 //! The memory of a dynamic program: one range, cut as tensors come and go.
 //!
 //! Offsets and lengths are multiples of the alignment. Freed ranges merge at once. Tensors that are dear to recompute are placed at the
-//! low end and cheap ones at the high end, so that what is evicted together lies together.
+//! low end and cheap ones at the high end, so that what is evicted together lies together. Where free bytes are enough and no hole is long
+//! enough, parts slide together: gaps never cost an eviction.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// A range of bytes with holes.
 #[derive(Clone, Debug)]
@@ -15,13 +16,12 @@ pub(crate) struct Pool {
     used: BTreeMap<u64, (u64, u32)>,
     live: u64,
     peak: u64,
-    high_water: u64,
 }
 
 impl Pool {
     pub(crate) fn new(bytes: u64) -> Pool {
         let holes = if bytes > 0 { BTreeMap::from([(0, bytes)]) } else { BTreeMap::new() };
-        Pool { bytes, holes, used: BTreeMap::new(), live: 0, peak: 0, high_water: 0 }
+        Pool { bytes, holes, used: BTreeMap::new(), live: 0, peak: 0 }
     }
 
     /// Bytes of the whole range.
@@ -37,11 +37,6 @@ impl Pool {
     /// Most bytes that were in use at once, as far as [`Pool::touch`] was told.
     pub(crate) fn peak(&self) -> u64 {
         self.peak
-    }
-
-    /// First byte after everything that was ever used, counted from the nearer end.
-    pub(crate) fn high_water(&self) -> u64 {
-        self.high_water
     }
 
     /// The longest hole.
@@ -78,7 +73,6 @@ impl Pool {
         self.used.insert(at, (bytes, owner));
         self.live += bytes;
         self.peak = self.peak.max(self.live);
-        self.high_water = self.high_water.max((at + bytes).min(self.bytes - at));
     }
 
     /// Gives a part back.
@@ -98,48 +92,63 @@ impl Pool {
         self.holes.insert(start, end - start);
     }
 
-    /// The owners of the cheapest run of neighbours that makes a hole of `bytes`, holes in between included. `prices` are those of parts
-    /// that may go.
-    pub(crate) fn cheapest_window(&self, bytes: u64, prices: &HashMap<u32, f64>) -> Vec<u32> {
-        // Parts and holes in order of address: (length, price, owner).
-        let mut parts: Vec<(u64, Option<f64>, Option<u32>)> = Vec::with_capacity(self.used.len() * 2);
-        let (mut used, mut holes) = (self.used.iter().peekable(), self.holes.iter().peekable());
-        loop {
-            match (used.peek(), holes.peek()) {
-                (Some((u, _)), Some((h, _))) if u < h => {}
-                (_, Some((_, len))) => {
-                    parts.push((**len, Some(0.0), None));
-                    holes.next();
-                    continue;
-                }
-                (Some(_), None) => {}
-                (None, None) => break,
-            }
-            if let Some((_, (len, owner))) = used.next() {
-                parts.push((*len, prices.get(owner).copied(), Some(*owner)));
-            }
-        }
-        let mut best: Option<(f64, usize, usize)> = None;
-        let (mut from, mut sum, mut price) = (0, 0u64, 0.0f64);
+    /// Makes one hole of at least `bytes`, if as many are free, by sliding the fewest used bytes together. What is to be moved, in order:
+    /// (owner, from, to, length); ranges may overlap.
+    pub(crate) fn slide(&mut self, bytes: u64) -> Vec<(u32, u64, u64, u64)> {
+        // Parts and holes in order of address: (first byte, length, owner).
+        let mut parts: Vec<(u64, u64, Option<u32>)> =
+            self.used.iter().map(|(at, (len, o))| (*at, *len, Some(*o))).collect();
+        parts.extend(self.holes.iter().map(|(at, len)| (*at, *len, None)));
+        parts.sort_unstable();
+        let mut best: Option<(u64, usize, usize)> = None;
+        let (mut from, mut free, mut moved) = (0, 0u64, 0u64);
         for to in 0..parts.len() {
-            let (len, p, _) = parts[to];
-            let Some(p) = p else {
-                (from, sum, price) = (to + 1, 0, 0.0);
-                continue;
-            };
-            sum += len;
-            price += p;
-            while sum - parts[from].0 >= bytes {
-                sum -= parts[from].0;
-                price -= parts[from].1.unwrap_or(0.0);
+            match parts[to].2 {
+                None => free += parts[to].1,
+                Some(_) => moved += parts[to].1,
+            }
+            // A window begins and ends with a hole.
+            while from < to && (parts[from].2.is_some() || free - parts[from].1 >= bytes) {
+                match parts[from].2 {
+                    None => free -= parts[from].1,
+                    Some(_) => moved -= parts[from].1,
+                }
                 from += 1;
             }
-            if sum >= bytes && best.is_none_or(|(b, _, _)| price < b) {
-                best = Some((price, from, to));
+            if free >= bytes && best.is_none_or(|(m, _, _)| moved < m) {
+                best = Some((moved, from, to));
             }
         }
         let Some((_, from, to)) = best else { return Vec::new() };
-        parts[from..=to].iter().filter_map(|(_, _, owner)| *owner).collect()
+        let mut moves = Vec::new();
+        let (start, end) = (parts[from].0, parts[to].0 + parts[to].1);
+        let mut next = start;
+        for (at, len, owner) in parts[from..=to].iter().copied() {
+            match owner {
+                None => {
+                    self.holes.remove(&at);
+                }
+                Some(owner) => {
+                    self.used.remove(&at);
+                    moves.push((owner, at, next, len));
+                    next += len;
+                }
+            }
+        }
+        for (owner, _, to, len) in &moves {
+            self.used.insert(*to, (*len, *owner));
+        }
+        if end > next {
+            self.holes.insert(next, end - next);
+        }
+        moves
+    }
+
+    /// A used part gets another owner.
+    pub(crate) fn pass_on(&mut self, at: u64, owner: u32) {
+        if let Some((_, o)) = self.used.get_mut(&at) {
+            *o = owner;
+        }
     }
 }
 
@@ -163,18 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn the_cheapest_neighbours_go_together() {
-        let mut p = Pool::new(10);
-        for (i, at) in [0, 2, 4, 6, 8].into_iter().enumerate() {
+    fn the_fewest_bytes_slide() {
+        let mut p = Pool::new(12);
+        for (i, at) in [0, 2, 4, 6, 8, 10].into_iter().enumerate() {
             p.take(at, 2, i as u32);
         }
-        p.free(4);
-        // 0 and 1 and the hole: 6 bytes. 3 and 4 are dear.
-        let prices = HashMap::from([(0, 1.0), (1, 1.0), (3, 1.5), (4, 9.0)]);
-        assert_eq!(p.cheapest_window(4, &prices), [1]);
-        assert_eq!(p.cheapest_window(6, &prices), [0, 1]);
-        let pinned = HashMap::from([(0, 1.0), (3, 1.0)]);
-        assert_eq!(p.cheapest_window(4, &pinned), [3]);
-        assert!(p.cheapest_window(6, &pinned).is_empty());
+        p.free(2);
+        p.free(6);
+        assert_eq!(p.largest_hole(), 2);
+        assert_eq!(p.slide(4), [(2, 4, 2, 2)]);
+        assert_eq!((p.largest_hole(), p.find(4, false)), (4, Some(4)));
+        p.take(4, 4, 9);
+        p.free(10);
+        p.free(0);
+        assert_eq!(p.slide(5), []);
+        assert_eq!(p.slide(4), [(2, 2, 0, 2), (9, 4, 2, 4), (4, 8, 6, 2)]);
+        assert_eq!((p.find(4, false), p.live()), (Some(8), 8));
     }
 }

@@ -6,12 +6,9 @@ use crate::{
     device::{Eager, Prepared},
     resolve::Region,
 };
-use dtr::{Event, OpId, StorageId};
+use dtr::{Event, OpId};
 use plan::align;
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How an op comes to its outputs.
 pub(crate) enum Work {
@@ -37,6 +34,8 @@ pub(crate) struct OpRecord {
     pub(crate) workspace: u64,
     /// Whether its outputs are cheap to make again.
     pub(crate) cheap: bool,
+    /// Output and argument that share a place at the first execution: nothing reads the argument afterwards.
+    pub(crate) over: Option<(u32, u32)>,
     /// Name and operator of the node.
     pub(crate) name: Arc<str>,
     pub(crate) op: Arc<str>,
@@ -60,6 +59,8 @@ pub(crate) struct StorageRecord {
     pub(crate) at: Option<u64>,
     /// Never needed again.
     gone: bool,
+    /// Tensors on it that something may still read.
+    pub(crate) readers: u32,
     /// The op that makes it.
     op: u32,
 }
@@ -69,8 +70,8 @@ pub(crate) struct StorageRecord {
 pub struct PoolReport {
     /// Most bytes in use at once, workspaces included.
     pub peak: u64,
-    /// Bytes that the same placements need from one end.
-    pub high_water: u64,
+    /// Bytes that were moved to make longer holes.
+    pub moved: u64,
 }
 
 /// Somebody who holds much of a full pool.
@@ -95,12 +96,21 @@ pub(crate) struct PoolWorld<'d> {
     reserved: u64,
     /// Bytes it needs.
     wanted: u64,
+    /// Bytes that were moved.
+    moved: u64,
+    /// Ops that ran.
+    ran: Vec<bool>,
     /// Hash of each op's first outputs, if recomputation is checked.
     hashes: Option<BTreeMap<u32, blake3::Hash>>,
 }
 
 impl<'d> PoolWorld<'d> {
-    pub(crate) fn new(device: Option<&'d mut dyn Eager>, base: u64, bytes: u64, check: bool) -> PoolWorld<'d> {
+    pub(crate) fn new(
+        device: Option<&'d mut dyn Eager>,
+        base: u64,
+        bytes: u64,
+        check: bool,
+    ) -> PoolWorld<'d> {
         PoolWorld {
             device,
             pool: Pool::new(bytes),
@@ -110,12 +120,14 @@ impl<'d> PoolWorld<'d> {
             storages: Vec::new(),
             reserved: 0,
             wanted: 0,
+            moved: 0,
+            ran: Vec::new(),
             hashes: check.then(BTreeMap::new),
         }
     }
 
     pub(crate) fn report(&self) -> PoolReport {
-        PoolReport { peak: self.pool.peak(), high_water: self.pool.high_water() }
+        PoolReport { peak: self.pool.peak(), moved: self.moved }
     }
 
     /// Declares a storage of the op that will be declared next.
@@ -123,7 +135,7 @@ impl<'d> PoolWorld<'d> {
         let bytes = if at.is_some() { 0 } else { align(bytes) };
         // What has no elements lies anywhere.
         let at = if bytes == 0 { at.or(Some(self.base)) } else { at };
-        self.storages.push(StorageRecord { bytes, at, gone: false, op: self.ops.len() as u32 });
+        self.storages.push(StorageRecord { bytes, at, gone: false, readers: 0, op: self.ops.len() as u32 });
         self.storages.len() as u32 - 1
     }
 
@@ -139,6 +151,7 @@ impl<'d> PoolWorld<'d> {
             outputs: 1,
             workspace: 0,
             cheap: true,
+            over: None,
             name: "read".into(),
             op: "Read".into(),
         });
@@ -168,10 +181,12 @@ impl<'d> PoolWorld<'d> {
         all.iter().take(most).map(holder).collect()
     }
 
-    /// Bytes of an op's own storages.
-    fn outputs_bytes(&self, op: &OpRecord) -> u64 {
-        let own = (op.first..op.first + op.outputs).map(|t| self.tensors[t as usize].storage);
-        own.filter(|s| self.is_own(op, *s)).map(|s| self.storages[s as usize].bytes).sum()
+    /// Bytes of the places that an op's outputs need.
+    fn outputs_bytes(&self, op: &OpRecord, first: bool) -> u64 {
+        let shared = op.over.filter(|_| first).map(|(o, _)| op.first + o);
+        let own = (op.first..op.first + op.outputs).filter(|t| Some(*t) != shared);
+        let own = own.map(|t| self.tensors[t as usize].storage).filter(|s| self.is_own(op, *s));
+        own.map(|s| self.storages[s as usize].bytes).sum()
     }
 
     /// Whether a storage is made by this op, not a view on an argument's.
@@ -179,8 +194,13 @@ impl<'d> PoolWorld<'d> {
         !op.inputs.iter().flatten().any(|i| self.tensors[*i as usize].storage == storage)
     }
 
-    fn execute(&mut self, id: u32) -> Result<(), RuntimeError> {
+    fn execute(&mut self, id: u32, first: bool) -> Result<(), RuntimeError> {
         let op = &self.ops[id as usize];
+        let over = op.over.filter(|_| first);
+        if self.ran.len() <= id as usize {
+            self.ran.resize(self.ops.len(), false);
+        }
+        self.ran[id as usize] = true;
         if matches!(op.work, Work::Resident | Work::View) {
             return Ok(());
         }
@@ -193,7 +213,10 @@ impl<'d> PoolWorld<'d> {
         for t in op.first..op.first + op.outputs {
             let TensorRecord { storage, offset, bytes } = self.tensors[t as usize];
             let s = self.storages[storage as usize];
-            let start = if s.bytes == 0 || !self.is_own(op, storage) {
+            let start = if let Some((_, input)) = over.filter(|(o, _)| op.first + o == t) {
+                let from = self.tensors[input as usize].storage;
+                self.storages[from as usize].at.unwrap_or(self.reserved)
+            } else if s.bytes == 0 || !self.is_own(op, storage) {
                 s.at.unwrap_or(self.reserved)
             } else {
                 at += s.bytes;
@@ -205,7 +228,8 @@ impl<'d> PoolWorld<'d> {
             outputs.push(Region { offset: start + offset, len: bytes });
         }
         self.pool.touch(self.wanted);
-        let refuse = |what: String| RuntimeError::Kernel { node: op.name.to_string(), op: op.op.to_string(), what };
+        let refuse =
+            |what: String| RuntimeError::Kernel { node: op.name.to_string(), op: op.op.to_string(), what };
         if let Some(device) = self.device.as_deref_mut() {
             match &op.work {
                 Work::Host(bytes) => device.write(outputs[0].offset, bytes),
@@ -217,7 +241,8 @@ impl<'d> PoolWorld<'d> {
                             Some(t) => {
                                 let t = self.tensors[*t as usize];
                                 let at = self.storages[t.storage as usize].at;
-                                let at = at.ok_or_else(|| refuse("an argument is not there (a bug)".to_owned()))?;
+                                let at =
+                                    at.ok_or_else(|| refuse("an argument is not there (a bug)".to_owned()))?;
                                 Some(Region { offset: at + t.offset, len: t.bytes })
                             }
                         });
@@ -242,6 +267,15 @@ impl<'d> PoolWorld<'d> {
                 }
             }
         }
+        if let Some((o, input)) = over {
+            let (to, from) =
+                (self.tensors[(op.first + o) as usize].storage, self.tensors[input as usize].storage);
+            // The argument's bytes are the output's now; the machine is told when its last reader lets go.
+            if let Some(at) = self.storages[from as usize].at.take() {
+                self.pool.pass_on(at - self.base, to);
+                self.storages[to as usize].at = Some(at);
+            }
+        }
         for (storage, at) in placed {
             let bytes = self.storages[storage as usize].bytes;
             self.pool.take(at - self.base, bytes, storage);
@@ -254,8 +288,8 @@ impl<'d> PoolWorld<'d> {
 impl dtr::World for PoolWorld<'_> {
     fn event(&mut self, event: Event) -> Result<Option<u64>, dtr::Error> {
         match event {
-            Event::Execute { op, .. } => {
-                self.execute(op.0).map_err(|e| dtr::Error::World(Box::new(e)))?;
+            Event::Execute { op, first, .. } => {
+                self.execute(op.0, first).map_err(|e| dtr::Error::World(Box::new(e)))?;
             }
             Event::Drop { storage, cause, .. } => {
                 let s = &mut self.storages[storage.index()];
@@ -275,33 +309,31 @@ impl dtr::World for PoolWorld<'_> {
         let record = &self.ops[op.index()];
         let bytes = match record.work {
             Work::Resident | Work::View => 0,
-            _ => self.outputs_bytes(record) + align(record.workspace),
+            _ => {
+                self.outputs_bytes(record, !self.ran.get(op.index()).copied().unwrap_or(false))
+                    + align(record.workspace)
+            }
         };
         self.wanted = bytes;
         if bytes == 0 {
             self.reserved = self.base;
             return true;
         }
-        match self.pool.find(bytes, record.cheap) {
-            Some(at) => {
-                self.reserved = self.base + at;
-                true
+        let cheap = record.cheap;
+        let mut at = self.pool.find(bytes, cheap);
+        if at.is_none() && self.pool.bytes() - self.pool.live() >= bytes {
+            for (storage, from, to, len) in self.pool.slide(bytes) {
+                if from != to {
+                    if let Some(device) = self.device.as_deref_mut() {
+                        device.shift(self.base + from, self.base + to, len);
+                    }
+                    self.moved += len;
+                    self.storages[storage as usize].at = Some(self.base + to);
+                }
             }
-            None => false,
+            at = self.pool.find(bytes, cheap);
         }
-    }
-
-    fn places(&self) -> bool {
-        true
-    }
-
-    fn victims(&mut self, candidates: &[(StorageId, f64)], _: u64, victims: &mut Vec<StorageId>) {
-        let price = |(s, score): &(StorageId, f64)| {
-            let bytes = self.storages[s.index()].bytes;
-            // What the storage is worth, size taken out of the score again: a window is paid for as a whole.
-            (bytes > 0).then_some((s.0, score * bytes as f64))
-        };
-        let prices: HashMap<u32, f64> = candidates.iter().filter_map(price).collect();
-        victims.extend(self.pool.cheapest_window(self.wanted, &prices).into_iter().map(StorageId));
+        self.reserved = self.base + at.unwrap_or(0);
+        at.is_some()
     }
 }
