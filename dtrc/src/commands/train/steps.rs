@@ -1,0 +1,293 @@
+//! The steps of a run: batches to updates, progress, checkpoints, the closing summary.
+
+use super::{Args, OnNan, log::Log, source::Source};
+use crate::{
+    cli::Global, commands::compile::hex, error::CliError, memory, picture::Moment, progress::note,
+    save::Saves, schedule::learning_rate, units,
+};
+use plan::ProgramKind;
+use runtime::{
+    RunOptions, RuntimeError, Session, StepInputs,
+    checkpoint::{self, CheckpointError, Cursor},
+    data::dataset::{Dataset, Order},
+};
+use serde_json::json;
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+impl From<CheckpointError> for CliError {
+    fn from(e: CheckpointError) -> Self {
+        match &e {
+            CheckpointError::Io { error, path } => CliError::disk(path, error),
+            CheckpointError::Broken { .. } | CheckpointError::Other { .. } => {
+                CliError::bad_input(e.to_string())
+            }
+            CheckpointError::Runtime(_) => CliError::failed(e.to_string()),
+        }
+    }
+}
+
+/// Everything a run of training holds.
+pub struct Run<'a> {
+    pub args: &'a Args,
+    pub global: Global,
+    pub session: Session,
+    pub source: Source,
+    pub eval: Option<Dataset>,
+    pub log: Option<Log>,
+    pub saves: Saves,
+    pub cursor: Cursor,
+    pub total: u64,
+    pub started: Instant,
+    pub last_line: Option<Instant>,
+    /// Most anonymous resident bytes seen after a step.
+    pub peak_anonymous: u64,
+    /// Bits of every loss, for `--compare`.
+    pub losses: Vec<u64>,
+    /// Duration of every step.
+    pub step_seconds: Vec<f64>,
+}
+
+impl Run<'_> {
+    /// Steps until the end or an interrupt. Returns the last loss.
+    pub fn train(&mut self, per_epoch: u64, interrupted: &AtomicUsize) -> Result<Option<f64>, CliError> {
+        let mut last = None;
+        let mut order = None;
+        let mut order_epoch = None;
+        while self.cursor.step < self.total && interrupted.load(Ordering::Relaxed) == 0 {
+            if self.cursor.batch >= per_epoch {
+                self.cursor.epoch += 1;
+                self.cursor.batch = 0;
+            }
+            if order_epoch != Some(self.cursor.epoch) {
+                if let Source::Data(d) = &self.source {
+                    order = Some(d.order(self.cursor.epoch, self.cursor.shuffle));
+                }
+                order_epoch = Some(self.cursor.epoch);
+            }
+            let start = Instant::now();
+            let step = self.cursor.step + 1;
+            let lr = learning_rate(self.args.lr_schedule, self.args.lr, step, self.total, self.args.warmup);
+            let loss = self.step(order.as_ref(), lr, step)?;
+            let seconds = start.elapsed().as_secs_f64();
+            if let Some(rss) = memory::anonymous_rss() {
+                self.peak_anonymous = self.peak_anonymous.max(rss);
+            }
+            if !loss.is_finite() {
+                let what = format!(
+                    "step {step} (epoch {}, batch {}): the loss is {loss}",
+                    self.cursor.epoch, self.cursor.batch
+                );
+                if self.args.on_nan == OnNan::Stop {
+                    let hint = "the state is as before the step; lower --lr, use --clip-norm, or go on with --on-nan skip";
+                    return Err(CliError {
+                        kind: "nan",
+                        message: format!("{what}; {hint}"),
+                        code: crate::error::FAILED,
+                    });
+                }
+                note(self.global.quiet, format!("{what}; skipped"));
+            } else {
+                last = Some(loss);
+            }
+            self.step_seconds.push(seconds);
+            if self.args.compare {
+                self.losses.push(loss.to_bits());
+            }
+            self.cursor.step = step;
+            self.cursor.batch += 1;
+            if let Some(log) = &mut self.log {
+                log.step(step, self.cursor.epoch, loss, lr, seconds)?;
+            }
+            self.tell(step, loss, seconds);
+            let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
+            if due(self.args.eval_every) {
+                self.evaluate()?;
+            }
+            if due(self.args.every) {
+                self.checkpoint()?;
+            }
+        }
+        Ok(last)
+    }
+
+    /// Measures the calls of one more step on the first batch.
+    pub fn moments(&mut self) -> Result<Vec<Moment>, CliError> {
+        let order = if let Source::Data(d) = &self.source { Some(d.order(0, None)) } else { None };
+        let batch = self.source.batch(order.as_ref(), 0)?;
+        let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+        let inputs = StepInputs { data: &data, step: 1, ..StepInputs::default() };
+        let options = RunOptions { check_recompute: false, measure: true };
+        let ns = self.session.run(0, &inputs, options)?.report.call_ns;
+        let replay = &self.session.replays()[0];
+        let moment = |(i, (ns, live)): (usize, (u64, &u64))| Moment {
+            ns,
+            live: *live,
+            recompute: replay.recomputed.contains(&i),
+        };
+        Ok(ns.into_iter().zip(&replay.live).enumerate().map(moment).collect())
+    }
+
+    /// One update. The loss is the mean over its parts.
+    fn step(&mut self, order: Option<&Order>, lr: f64, step: u64) -> Result<f64, CliError> {
+        let parts = u64::from(self.session.plan().accumulate.max(1));
+        let mut sum = 0.0;
+        for part in 0..parts {
+            let index = match &self.source {
+                Source::Data(_) => self.cursor.batch * parts + part,
+                Source::Synthetic { .. } => (step - 1) * parts + part,
+            };
+            let batch = self.source.batch(order, index)?;
+            let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+            let kind = if parts == 1 {
+                ProgramKind::Train
+            } else if part + 1 < parts {
+                ProgramKind::Micro
+            } else {
+                ProgramKind::Last
+            };
+            let inputs = StepInputs {
+                data: &data,
+                learning_rate: lr as f32,
+                step: step as i64,
+                // Parts of a step draw different masks.
+                seed: self.cursor.seed.wrapping_mul(0x1_0000).wrapping_add(part as i64),
+            };
+            let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
+            let program = self.session.program(kind)?;
+            let result = self.session.run(program, &inputs, options);
+            let loss = result
+                .map_err(|e| at_batch(e, &self.cursor))
+                .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
+            if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
+                // The update must not see part of a step.
+                self.reset_accumulators()?;
+                return loss;
+            }
+            sum += loss?;
+        }
+        Ok(sum / parts as f64)
+    }
+
+    /// Zeros the gradients added so far.
+    fn reset_accumulators(&mut self) -> Result<(), CliError> {
+        let entries = self.session.plan().state.clone();
+        for e in entries.iter().filter(|e| e.kind == graph::StateKind::Accumulator) {
+            let zeros = vec![0; e.ty.bytes().unwrap_or(0) as usize];
+            self.session.write_state(&e.name, 0, &zeros)?;
+        }
+        Ok(())
+    }
+
+    /// A progress line: on a terminal it is written over, elsewhere one every 30 s; with `--json` an object a step.
+    fn tell(&mut self, step: u64, loss: f64, seconds: f64) {
+        if self.global.json {
+            println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
+        }
+        if self.global.quiet {
+            return;
+        }
+        let terminal = std::io::stderr().is_terminal();
+        let pause = if terminal { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        if self.last_line.is_some_and(|t| t.elapsed() < pause) && step < self.total {
+            return;
+        }
+        let left = self.total - step;
+        let eta = Duration::from_secs_f64((seconds * left as f64).min(1e9)).as_secs();
+        let line = format!(
+            "step {step}/{}   loss {loss:.6}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
+            self.total,
+            units::bytes(self.session.plan().arena),
+            eta / 3600,
+            eta / 60 % 60,
+            eta % 60
+        );
+        let end = if terminal && step < self.total { "\r" } else { "\n" };
+        eprint!("{line}{end}");
+        self.last_line = Some(Instant::now());
+    }
+
+    fn checkpoint(&mut self) -> Result<(), CliError> {
+        if let Some(dir) = &self.args.checkpoint {
+            checkpoint::save(dir, &self.session, &self.cursor, self.args.keep)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the inference program over the evaluation data: means of scalar outputs.
+    fn evaluate(&mut self) -> Result<(), CliError> {
+        let Some(eval) = &mut self.eval else { return Ok(()) };
+        let program = self.session.program(ProgramKind::Infer)?;
+        let order = eval.order(0, None);
+        let n = eval.batches();
+        let mut sums: Vec<(String, f64)> = Vec::new();
+        for i in 0..n {
+            let batch = eval.batch(&order, i).map_err(|e| CliError::bad_input(e.to_string()))?;
+            let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+            let inputs = StepInputs { data: &data, ..StepInputs::default() };
+            let result = self.session.run(program, &inputs, RunOptions::default())?;
+            for (name, ty, bytes) in result.outputs {
+                let shape = vec![ty.shape.elements().unwrap_or(0)];
+                let Ok(l) = graph::Literal::new(ty.dtype, shape, bytes) else { continue };
+                if l.len() != 1 {
+                    continue;
+                }
+                match sums.iter_mut().find(|(n, _)| *n == name) {
+                    Some((_, s)) => *s += l.to_floats()[0],
+                    None => sums.push((name, l.to_floats()[0])),
+                }
+            }
+        }
+        for (name, sum) in sums {
+            let mean = sum / n as f64;
+            if self.global.json {
+                println!("{}", json!({"schema": 1, "eval": name, "step": self.cursor.step, "mean": mean}));
+            } else {
+                eprintln!("eval after step {}: {name} {mean:.6} over {n} batches", self.cursor.step);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn finish(mut self, loss: Option<f64>, signal: usize) -> Result<u8, CliError> {
+        self.checkpoint()?;
+        let saved = self.saves.write(&self.session, self.global)?;
+        if signal != 0 {
+            note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
+            return Ok(128 + signal as u8);
+        }
+        self.evaluate()?;
+        let peak_rss = memory::peak_rss();
+        let seconds = self.started.elapsed().as_secs_f64();
+        let plan = self.session.plan();
+        if self.args.compare && self.global.quiet {
+            return Ok(0);
+        }
+        if self.global.json {
+            let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
+                "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
+                "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
+                "saved": saved});
+            println!("{object}");
+        } else {
+            let loss = loss.map_or_else(|| "none".to_owned(), |l| format!("{l:.6}"));
+            println!(
+                "{} steps in {seconds:.1} s   loss {loss}   arena {} within {}   peak resident {}",
+                self.cursor.step,
+                units::bytes(plan.arena),
+                units::bytes(plan.budget),
+                peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
+            );
+        }
+        Ok(0)
+    }
+}
+
+fn at_batch(e: RuntimeError, cursor: &Cursor) -> CliError {
+    let mut e = CliError::from(e);
+    e.message = format!("epoch {}, batch {}: {}", cursor.epoch, cursor.batch, e.message);
+    e
+}
