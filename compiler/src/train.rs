@@ -67,6 +67,8 @@ pub struct TrainOptions {
     pub label: String,
     /// Class axis of the output; `None`: the last for three axes, otherwise the second.
     pub class_axis: Option<i64>,
+    /// The label that counts nothing in an added loss over classes; `None`: every label counts.
+    pub ignore_index: Option<i64>,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// Largest global norm of the gradients.
@@ -293,7 +295,11 @@ fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result
             } else {
                 "SoftmaxCrossEntropyLoss"
             };
-            b.op(op, Attrs::new().with("reduction", "mean"), &[flat, label])
+            let mut attrs = Attrs::new().with("reduction", "mean");
+            if let Some(i) = options.ignore_index {
+                attrs = attrs.with("ignore_index", i);
+            }
+            b.op(op, attrs, &[flat, label])
         }
         Some(Loss::Mse) => {
             let label = label_input(b, options, ty.clone())?;

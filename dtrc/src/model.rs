@@ -40,6 +40,11 @@ pub struct ModelArgs {
     #[arg(long, allow_hyphen_values = true)]
     pub class_axis: Option<i64>,
 
+    /// The label that counts nothing in an added loss (cross-entropy, nll): rows with it give no loss and no gradient. Default: -100, as
+    /// in PyTorch. A loss in the model has its own.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub ignore_index: Option<i64>,
+
     /// How parameters move.
     #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
     pub optimizer: OptimizerName,
@@ -108,6 +113,9 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
 }
+
+/// PyTorch's default of `ignore_index`.
+const IGNORE_INDEX: i64 = -100;
 
 /// `--optimizer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -191,6 +199,15 @@ impl ModelArgs {
         })
     }
 
+    fn ignore_index(&self) -> Result<i64, CliError> {
+        let classes = matches!(self.loss, Some(Loss::CrossEntropy | Loss::Nll));
+        if self.ignore_index.is_some() && !classes {
+            let what = "--ignore-index is for --loss cross-entropy and nll; a loss in the model has its own";
+            return Err(CliError::usage(what));
+        }
+        Ok(self.ignore_index.unwrap_or(IGNORE_INDEX))
+    }
+
     fn import_options(&self, training: bool) -> import::Options {
         import::Options {
             dims: self.dims.clone(),
@@ -249,6 +266,7 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         output: args.loss_output.clone(),
         label: args.label.clone(),
         class_axis: args.class_axis,
+        ignore_index: Some(args.ignore_index()?),
         optimizer,
         clip_norm: args.clip_norm,
         accumulate: args.accumulate,

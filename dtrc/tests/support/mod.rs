@@ -74,6 +74,15 @@ pub fn model(name: &str) -> String {
     path.display().to_string()
 }
 
+/// The small multilayer perceptron without a loss: `y` holds the scores of 10 classes for 16 rows.
+pub fn scores_model(dir: &Path) -> String {
+    let common = onnx_models::Common { batch: 16, dynamic: false, loss: false, seed: 0 };
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 }.build(&common);
+    let path = dir.join("scores.onnx");
+    std::fs::write(&path, onnx_models::to_bytes(&mlp).expect("a small model")).expect("a file");
+    path.display().to_string()
+}
+
 /// A file of the handed data, or `None` after saying that the test is skipped. In CI a missing file fails the test.
 pub fn data(part: &str) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
