@@ -3,9 +3,10 @@
 //! Every commit takes a guard, the finiteness of the loss, so that a step whose loss is NaN or infinite leaves the state as it was; for
 //! the same reason nothing is committed before the last operation that may refuse its data.
 
+mod statistics;
+
 use graph::{
-    Attrs, DType, Dim, Graph, Init, InputRole, NodeId, Shape, StateId, StateKind, TensorType, ValueDef,
-    ValueId,
+    Attrs, DType, Dim, Graph, Init, InputRole, Shape, StateId, StateKind, TensorType, ValueDef, ValueId,
 };
 use ops::{
     Builder, OpError,
@@ -198,8 +199,8 @@ pub fn training_step(
         graph.outputs = std::iter::once(loss).chain(pairs.iter().map(|(_, g)| *g)).collect();
     } else {
         b.set_scope("step");
-        let ok = b.call("IsFinite", &[loss]).map_err(wrap)?;
-        guard_statistics(b.graph_mut(), ok);
+        let ok = guard(&mut b, kind, loss).map_err(wrap)?;
+        statistics::guard(&mut b, kind, options.accumulate, ok)?;
         update(&mut b, options, kind, &pairs, ok)?;
         graph.outputs = vec![loss];
     }
@@ -217,21 +218,26 @@ pub fn training_step(
     Ok(TrainingStep { graph, unreached, gradients })
 }
 
-fn named_values(graph: &Graph, pairs: &[(String, ValueId)]) -> Vec<String> {
-    pairs.iter().map(|(_, v)| graph.value(*v).name.to_string()).collect()
+/// Whether the step may be committed: its loss is finite, in every part of it. Earlier parts leave the sum of their losses to the last one.
+fn guard(b: &mut Builder<'_>, kind: ProgramKind, loss: ValueId) -> Result<ValueId, OpError> {
+    if kind == ProgramKind::Train {
+        return b.call("IsFinite", &[loss]);
+    }
+    let earlier = add_state(b, "step/loss", loss, StateKind::Accumulator);
+    if kind == ProgramKind::Micro {
+        let sum = b.call("Accumulate", &[earlier, loss])?;
+        set_output(b, earlier, sum);
+        return b.call("IsFinite", &[loss]);
+    }
+    let sum = b.call("Add", &[earlier, loss])?;
+    let ok = b.call("IsFinite", &[sum])?;
+    let zero = b.call("Reset", &[earlier, ok])?;
+    set_output(b, earlier, zero);
+    Ok(ok)
 }
 
-/// Commits of running statistics wait for the guard, too.
-fn guard_statistics(graph: &mut Graph, ok: ValueId) {
-    let commits: Vec<NodeId> =
-        graph.states.iter().filter_map(|s| s.output).filter_map(|v| graph.producer(v)).collect();
-    for n in commits {
-        let node = &mut graph.nodes[n.index()];
-        if &*node.op == "RunningUpdate" {
-            node.inputs.resize(3, None);
-            node.inputs[2] = Some(ok);
-        }
-    }
+fn named_values(graph: &Graph, pairs: &[(String, ValueId)]) -> Vec<String> {
+    pairs.iter().map(|(_, v)| graph.value(*v).name.to_string()).collect()
 }
 
 fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {

@@ -163,23 +163,13 @@ impl Run<'_> {
                 .map_err(|e| at_batch(e, &self.cursor))
                 .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
             if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
-                // The update must not see part of a step.
-                self.reset_accumulators()?;
+                // The next step must not see part of this one.
+                self.session.forget_parts()?;
                 return loss;
             }
             sum += loss?;
         }
         Ok(sum / parts as f64)
-    }
-
-    /// Zeros the gradients added so far.
-    fn reset_accumulators(&mut self) -> Result<(), CliError> {
-        let entries = self.session.plan().state.clone();
-        for e in entries.iter().filter(|e| e.kind == graph::StateKind::Accumulator) {
-            let zeros = vec![0; e.ty.bytes().unwrap_or(0) as usize];
-            self.session.write_state(&e.name, 0, &zeros)?;
-        }
-        Ok(())
     }
 
     /// A progress line: on a terminal it is written over, elsewhere one every 30 s; with `--json` an object a step.
