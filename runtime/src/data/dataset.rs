@@ -3,7 +3,7 @@
 //! An array of the input's own shape is one batch, used at every step; an extra leading axis gives a batch each; a longer first axis is
 //! cut into batches, the rest left out.
 
-use super::{DataError, array::Array};
+use super::{DataError, array::Array, npz::Npz};
 use graph::{DType, Literal, TensorType};
 use rand::{SeedableRng, seq::SliceRandom};
 use std::{
@@ -78,7 +78,7 @@ impl Dataset {
                 return Err(fail("no .npz and no .npy file in this folder".to_owned()));
             }
             for f in &npz {
-                parts.push(Part::new(&f.display().to_string(), Array::open_npz(f)?, wanted, &mut notes)?);
+                parts.push(Part::new(&f.display().to_string(), Npz::open(f)?.arrays()?, wanted, &mut notes)?);
             }
             if npz.is_empty() {
                 let mut arrays = Vec::new();
@@ -89,7 +89,12 @@ impl Dataset {
                 parts.push(Part::new(&path.display().to_string(), arrays, wanted, &mut notes)?);
             }
         } else {
-            parts.push(Part::new(&path.display().to_string(), Array::open_npz(path)?, wanted, &mut notes)?);
+            parts.push(Part::new(
+                &path.display().to_string(),
+                Npz::open(path)?.arrays()?,
+                wanted,
+                &mut notes,
+            )?);
         }
         if let Some(i) = parts.iter().position(|p| p.batches == Some(0)) {
             return Err(fail(format!("file {} of {} holds less than one batch", i + 1, parts.len())));
