@@ -1,6 +1,6 @@
 //! A model as commands see it: the file, what the user says about it, the graphs of its programs.
 
-use crate::{cli::Global, error::CliError, progress::note};
+use crate::{cli::Global, error::CliError, progress::note, units};
 use compiler::{
     cost::{CostModel, DeviceProfile},
     import::{self, Imported, Weights, trainable},
@@ -74,7 +74,7 @@ pub struct ModelArgs {
     pub clip_norm: Option<f64>,
 
     /// Add the gradients of N batches before each update.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parts)]
     pub accumulate: u32,
 
     /// How BatchNormalization is read: as the file says, with batch statistics, or with running ones.
@@ -155,6 +155,10 @@ fn parse_loss(text: &str) -> Result<Loss, String> {
             _ => return Err("give output:NAME, cross-entropy, nll, mse or bce".to_owned()),
         },
     })
+}
+
+fn parts(text: &str) -> Result<u32, String> {
+    u32::try_from(units::count(text)?).map_err(|_| "give a number below 2^32".to_owned())
 }
 
 /// A loaded model.

@@ -77,6 +77,16 @@ pub fn absolute(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads how many of something, at least one.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn count(text: &str) -> Result<u64, String> {
+    let n = text.parse().ok().filter(|n| *n > 0);
+    n.ok_or_else(|| "give a whole number, 1 or more, or leave the flag out".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,7 @@ mod validate;
 mod wire;
 
 pub use diff::{Diff, ProgramDiff, diff};
-pub use numerics::numerics;
+pub use numerics::{hex, numerics, training_numerics};
 pub use show::show;
 pub use types::{
     ALIGNMENT, Certificate, Device, Guard, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align,

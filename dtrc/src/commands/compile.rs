@@ -11,6 +11,7 @@ use compiler::{
     pipeline::{Budget, Compiled, Request, plan_programs},
     planner::Options as PlannerOptions,
 };
+use plan::hex;
 use serde_json::json;
 use std::{
     io::Write,
@@ -63,11 +64,6 @@ impl PlannerArgs {
             ..PlannerOptions::default()
         }
     }
-}
-
-/// A hash in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Writes a file aside, syncs it and renames it into place.

@@ -47,12 +47,12 @@ pub struct Args {
     #[arg(long, conflicts_with = "data")]
     synthetic: bool,
 
-    /// Times through the data.
-    #[arg(long, default_value_t = 1)]
-    epochs: u64,
+    /// Times through the data. Default: 1, or as many as --steps takes. With --steps, whichever ends first.
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    epochs: Option<u64>,
 
     /// Stop after this many updates.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     steps: Option<u64>,
 
     /// Learning rate.
@@ -75,7 +75,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
 
-    /// What to do when a loss is NaN or infinite. The state stays as before that step either way.
+    /// What to do when a loss is NaN or infinite. The state stays as before that step either way; --checkpoint gets it before training
+    /// stops.
     #[arg(long, value_enum, default_value_t = OnNan::Stop)]
     on_nan: OnNan,
 
@@ -100,7 +101,7 @@ pub struct Args {
     eval_data: Option<PathBuf>,
 
     /// Evaluate after every N updates (and at the end).
-    #[arg(long, value_name = "N", requires = "eval_data")]
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = units::count)]
     eval_every: Option<u64>,
 
     /// Write a line a step: JSON lines, or CSV if the name ends in .csv.
@@ -112,12 +113,12 @@ pub struct Args {
     checkpoint: Option<PathBuf>,
 
     /// Checkpoint after every N updates.
-    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = units::count)]
     every: Option<u64>,
 
-    /// Keep the newest K checkpoints; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 3)]
-    keep: usize,
+    /// Keep the newest K checkpoints, or all.
+    #[arg(long, value_name = "K", default_value = "3", value_parser = keep)]
+    keep: Keep,
 
     /// Go on from the newest whole checkpoint in --checkpoint.
     #[arg(long, requires = "checkpoint")]
@@ -125,6 +126,18 @@ pub struct Args {
 
     #[command(flatten)]
     save: SaveArgs,
+}
+
+/// `--keep`.
+#[derive(Clone, Copy, Debug)]
+struct Keep(usize);
+
+fn keep(text: &str) -> Result<Keep, String> {
+    match (text, text.parse()) {
+        ("all", _) => Ok(Keep(0)),
+        (_, Ok(n)) if n > 0 => Ok(Keep(n)),
+        _ => Err("give how many to keep, 1 or more, or all".to_owned()),
+    }
 }
 
 /// `--on-nan`.
@@ -267,8 +280,8 @@ fn once(
         return Err(CliError::usage(format!("{}: {what}", dir.display())));
     }
     if let (true, Some(dir)) = (args.resume, &args.checkpoint) {
-        let (found, remarks) = checkpoint::resume(dir, &mut session)?;
-        remarks.iter().for_each(|r| note(global.quiet, r));
+        let (found, broken) = checkpoint::resume(dir, &mut session)?;
+        broken.iter().for_each(|b| note(global.quiet, format!("{b}; an older one is tried")));
         match found {
             Some(c) => {
                 if c.seed != args.seed || c.shuffle != args.shuffle {
@@ -290,8 +303,10 @@ fn once(
             source.batches()
         )));
     }
-    let all = per_epoch.saturating_mul(args.epochs);
-    let total = args.steps.map_or(all, |s| s.min(all));
+    let total = match (args.steps, args.epochs) {
+        (Some(steps), None) => steps,
+        (steps, epochs) => per_epoch.saturating_mul(epochs.unwrap_or(1)).min(steps.unwrap_or(u64::MAX)),
+    };
     if per_epoch > u64::MAX / 2 / parts && args.steps.is_none() {
         return Err(CliError::usage("--synthetic data has no end: give --steps"));
     }
@@ -304,6 +319,8 @@ fn once(
         eval,
         log,
         saves,
+        saved_at: cursor.step,
+        resumed_at: cursor.step,
         cursor,
         total,
         started: Instant::now(),

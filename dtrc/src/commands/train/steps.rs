@@ -2,10 +2,16 @@
 
 use super::{Args, OnNan, log::Log, source::Source};
 use crate::{
-    cli::Global, commands::compile::hex, error::CliError, memory, picture::Moment, progress::note,
-    save::Saves, schedule::learning_rate, units,
+    cli::Global,
+    error::{self, CliError},
+    memory,
+    picture::Moment,
+    progress::note,
+    save::Saves,
+    schedule::learning_rate,
+    units,
 };
-use plan::ProgramKind;
+use plan::{ProgramKind, hex};
 use runtime::{
     RunOptions, RuntimeError, Session, StepInputs,
     checkpoint::{self, CheckpointError, Cursor},
@@ -22,13 +28,14 @@ impl From<CheckpointError> for CliError {
     fn from(e: CheckpointError) -> Self {
         match &e {
             CheckpointError::Io { error, path } => CliError::disk(path, error),
-            CheckpointError::Broken { .. } | CheckpointError::Other { .. } => {
-                CliError::bad_input(e.to_string())
-            }
             CheckpointError::Runtime(_) => CliError::failed(e.to_string()),
+            _ => CliError::bad_input(e.to_string()),
         }
     }
 }
+
+/// Kind of the error of a loss that is no number.
+const NAN: &str = "nan";
 
 /// Everything a run of training holds.
 pub struct Run<'a> {
@@ -41,6 +48,10 @@ pub struct Run<'a> {
     pub saves: Saves,
     pub cursor: Cursor,
     pub total: u64,
+    /// Step of the newest checkpoint.
+    pub saved_at: u64,
+    /// Step of the checkpoint that this run goes on from; 0 if from none.
+    pub resumed_at: u64,
     pub started: Instant,
     pub last_line: Option<Instant>,
     /// Most anonymous resident bytes seen after a step.
@@ -71,7 +82,7 @@ impl Run<'_> {
             let start = Instant::now();
             let step = self.cursor.step + 1;
             let lr = learning_rate(self.args.lr_schedule, self.args.lr, step, self.total, self.args.warmup);
-            let loss = self.step(order.as_ref(), lr, step)?;
+            let loss = self.step(order.as_ref(), lr, step).map_err(|e| self.rescue(e))?;
             let seconds = start.elapsed().as_secs_f64();
             if let Some(rss) = memory::anonymous_rss() {
                 self.peak_anonymous = self.peak_anonymous.max(rss);
@@ -83,11 +94,8 @@ impl Run<'_> {
                 );
                 if self.args.on_nan == OnNan::Stop {
                     let hint = "the state is as before the step; lower --lr, use --clip-norm, or go on with --on-nan skip";
-                    return Err(CliError {
-                        kind: "nan",
-                        message: format!("{what}; {hint}"),
-                        code: crate::error::FAILED,
-                    });
+                    let e = CliError { kind: NAN, message: format!("{what}; {hint}"), code: error::FAILED };
+                    return Err(self.rescue(e));
                 }
                 note(self.global.quiet, format!("{what}; skipped"));
             } else {
@@ -200,11 +208,28 @@ impl Run<'_> {
         self.last_line = Some(Instant::now());
     }
 
+    /// Writes a checkpoint unless this step has one.
     fn checkpoint(&mut self) -> Result<(), CliError> {
-        if let Some(dir) = &self.args.checkpoint {
-            checkpoint::save(dir, &self.session, &self.cursor, self.args.keep)?;
+        if let Some(dir) = &self.args.checkpoint
+            && self.cursor.step > self.saved_at
+        {
+            checkpoint::save(dir, &self.session, &self.cursor, self.args.keep.0)?;
+            self.saved_at = self.cursor.step;
         }
         Ok(())
+    }
+
+    /// Saves what was trained before a step that failed and left the state as it was, and tells where.
+    fn rescue(&mut self, mut e: CliError) -> CliError {
+        let unharmed = e.kind == NAN || e.code == error::BAD_INPUT || e.code == error::DISK;
+        if let Some(dir) = self.args.checkpoint.as_ref().filter(|_| unharmed && self.cursor.step > 0) {
+            let file = checkpoint::file(dir, self.cursor.step);
+            match self.checkpoint() {
+                Ok(()) => e.message += &format!("; the state before it is in {}", file.display()),
+                Err(c) => e.message += &format!("; the state before it is lost: {}", c.message),
+            }
+        }
+        e
     }
 
     /// Runs the inference program over the evaluation data: means of scalar outputs.
@@ -250,6 +275,12 @@ impl Run<'_> {
             return Ok(128 + signal as u8);
         }
         self.evaluate()?;
+        let done = self.cursor.step - self.resumed_at;
+        if done == 0 {
+            let what =
+                "nothing left to do: the checkpoint is where this run ends; give more --steps or --epochs";
+            note(self.global.quiet, format!("{what} than {}", self.total));
+        }
         let peak_rss = memory::peak_rss();
         let seconds = self.started.elapsed().as_secs_f64();
         let plan = self.session.plan();
@@ -263,10 +294,18 @@ impl Run<'_> {
                 "saved": saved});
             println!("{object}");
         } else {
-            let loss = loss.map_or_else(|| "none".to_owned(), |l| format!("{l:.6}"));
+            let steps = match (done, self.resumed_at) {
+                (_, 0) => format!("{done} steps"),
+                (0, at) => format!("no step after step {at}"),
+                (_, at) => format!("{done} steps after step {at}"),
+            };
+            let loss = match loss {
+                Some(l) => format!("loss {l:.6}   "),
+                None if done > 0 => "every step skipped   ".to_owned(),
+                None => String::new(),
+            };
             println!(
-                "{} steps in {seconds:.1} s   loss {loss}   arena {} within {}   peak resident {}",
-                self.cursor.step,
+                "{steps} in {seconds:.1} s   {loss}arena {} within {}   peak resident {}",
                 units::bytes(plan.arena),
                 units::bytes(plan.budget),
                 peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
