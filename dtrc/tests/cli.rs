@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{data, dtrc, floats, model, resnet_data, write};
+use support::{dtrc, floats, model, resnet_data, write};
 
 #[test]
 fn budgets_that_are_none_or_too_small() {
@@ -151,7 +151,7 @@ fn data_that_does_not_fit() {
 
 #[test]
 fn sizes_that_are_not_bound() {
-    let Some(dynamic) = data("models/small/mlp.ts_dyn.onnx") else { return };
+    let Some(dynamic) = tests::data("models/small/mlp.ts_dyn.onnx") else { return };
     let dynamic = dynamic.display().to_string();
     dtrc(&["compile", &dynamic, "--budget", "1G", "--loss", "cross-entropy"]).fails(65, &["--dim"]);
     dtrc(&["compile", &dynamic, "--budget", "1G", "--dim", "no_such=4"]).fails(65, &["no_such", "it has"]);

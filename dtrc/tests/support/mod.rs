@@ -83,19 +83,6 @@ pub fn scores_model(dir: &Path) -> String {
     path.display().to_string()
 }
 
-/// A file of the handed data, or `None` after saying that the test is skipped. In CI a missing file fails the test.
-pub fn data(part: &str) -> Option<PathBuf> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let near = ["../../shared/data", "../../../shared/data"].map(|p| root.join(p));
-    let found = given.into_iter().chain(near).map(|d| d.join(part)).find(|p| p.exists());
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "{part} is missing: set DTRC_DATA");
-        eprintln!("SKIPPED: {part} is missing: set DTRC_DATA to run this test");
-    }
-    found
-}
-
 /// Deterministic numbers in [-1, 1).
 pub fn floats(n: usize, seed: u64) -> Vec<f32> {
     let mut x = seed.wrapping_mul(2).wrapping_add(0x9E37_79B9_7F4A_7C15);
