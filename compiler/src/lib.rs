@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod emit;
+pub mod evaluate;
 pub mod export;
 pub mod import;
 pub mod lower;

@@ -240,7 +240,8 @@ fn named_values(graph: &Graph, pairs: &[(String, ValueId)]) -> Vec<String> {
     pairs.iter().map(|(_, v)| graph.value(*v).name.to_string()).collect()
 }
 
-fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {
+/// The loss that is trained, added to the graph where it is not in the model.
+pub(crate) fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {
     let outputs = b.graph().outputs.clone();
     let names: Vec<String> = outputs.iter().map(|v| b.graph().value(*v).name.to_string()).collect();
     let find = |name: &str| {

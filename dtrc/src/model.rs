@@ -3,8 +3,9 @@
 use crate::{cli::Global, error::CliError, progress::note, units};
 use compiler::{
     cost::{CostModel, DeviceProfile},
+    evaluate::evaluation,
     import::{self, Imported, Weights, trainable},
-    pipeline::programs,
+    pipeline::{CompileError, programs},
     train::{Loss, Optimizer, TrainOptions, find_loss},
 };
 use graph::{Graph, TensorType};
@@ -109,6 +110,11 @@ pub struct ModelArgs {
     #[arg(long)]
     pub with_inference: bool,
 
+    /// What evaluation tells: loss, accuracy (of class labels, without ignored ones). The inference program then takes the label and gives
+    /// these instead of the model's outputs. Default of train --eval-data: loss.
+    #[arg(long, value_name = "METRIC,..", value_enum, value_delimiter = ',')]
+    pub metric: Vec<Metric>,
+
     /// Measured times, from dtrc profile.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
@@ -124,6 +130,14 @@ pub enum OptimizerName {
     Sgd,
     Adam,
     Adamw,
+}
+
+/// `--metric`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Metric {
+    Loss,
+    Accuracy,
 }
 
 /// `--batchnorm`.
@@ -281,7 +295,12 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         let n: u64 = sizes.filter_map(|s| imported.graph.ty(s.input).shape.elements()).sum();
         note(global.quiet, format!("{} trainable tensors with {n} elements", chosen.len()));
     }
-    let infer = if args.with_inference || !trains { Some(args.import(false)?.graph) } else { None };
+    let evaluates = !args.metric.is_empty();
+    let mut infer =
+        if args.with_inference || evaluates || !trains { Some(args.import(false)?.graph) } else { None };
+    if let Some(g) = infer.as_mut().filter(|_| evaluates) {
+        *g = evaluation(g, &train, args.metric.contains(&Metric::Accuracy)).map_err(CompileError::from)?;
+    }
     let (graphs, unreached) = programs(&imported.graph, trains.then_some(&train), infer.as_ref())?;
     if let Some(first) = unreached.first() {
         note(

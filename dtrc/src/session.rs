@@ -4,7 +4,7 @@ use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
     error::CliError,
-    model::{ModelArgs, ModelWeights},
+    model::{Metric, ModelArgs, ModelWeights},
     progress::note,
     units,
 };
@@ -66,15 +66,31 @@ pub struct Ready {
     pub model: PathBuf,
 }
 
+/// The inference program that a command needs of a model beside the training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inference {
+    /// What the flags say.
+    AsAsked,
+    /// The model's outputs.
+    Outputs,
+    /// What evaluation tells.
+    Metrics,
+}
+
 /// Reads a plan, or compiles a model.
-pub fn ready(args: &SessionArgs, global: Global, with_inference: bool) -> Result<Ready, CliError> {
+pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result<Ready, CliError> {
     let path = &args.model.model;
     if !is_plan(path)? {
         let budget = args.budget.ok_or_else(|| {
             CliError::usage("a model needs --budget: 4G, 4GB, 512M or a share of keep-all such as 50% (100% recomputes nothing)")
         })?;
         let mut model = args.model.clone();
-        model.with_inference |= with_inference;
+        match inference {
+            Inference::AsAsked => {}
+            Inference::Outputs => model.with_inference = true,
+            Inference::Metrics if model.metric.is_empty() => model.metric.push(Metric::Loss),
+            Inference::Metrics => {}
+        }
         let (compiled, loaded) = compile::compile(&model, budget, &args.planner, global)?;
         let c = &compiled.plan.programs[0].certificate;
         note(

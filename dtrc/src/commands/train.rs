@@ -1,5 +1,6 @@
 //! `dtrc train`: from a model or plan and data to trained weights.
 
+mod evaluation;
 mod log;
 mod source;
 mod steps;
@@ -12,11 +13,12 @@ use crate::{
     progress::note,
     save::SaveArgs,
     schedule::LrSchedule,
-    session::{SessionArgs, open_data, ready, wanted},
+    session::{Inference, SessionArgs, open_data, ready, wanted},
     synthetic::classes,
     units,
 };
 use compiler::pipeline::Budget;
+use evaluation::Evaluation;
 use log::Log;
 use plan::ProgramKind;
 use runtime::checkpoint::{self, Cursor};
@@ -179,6 +181,9 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if !(args.lr.is_finite() && args.lr >= 0.0) {
         return Err(CliError::usage("--lr must be finite and not negative"));
     }
+    if args.eval_data.is_none() && !args.session.model.metric.is_empty() {
+        return Err(CliError::usage("--metric tells what --eval-data shows: give --eval-data as well"));
+    }
     let interrupted = signals()?;
     if !args.compare {
         return once(args, &args.session, global, &interrupted).map(|(code, _)| code);
@@ -244,7 +249,11 @@ fn once(
     global: Global,
     interrupted: &Arc<AtomicUsize>,
 ) -> Result<(u8, Summary), CliError> {
-    let ready = ready(session_args, global, args.eval_data.is_some())?;
+    let ready = ready(
+        session_args,
+        global,
+        if args.eval_data.is_some() { Inference::Metrics } else { Inference::AsAsked },
+    )?;
     let first = &ready.plan.programs[0];
     if first.kind == ProgramKind::Infer {
         return Err(CliError::bad_input(
@@ -252,13 +261,7 @@ fn once(
         ));
     }
     let eval = match &args.eval_data {
-        Some(path) => {
-            let p = ready.plan.programs.iter().find(|p| p.kind == ProgramKind::Infer);
-            let p = p.ok_or_else(|| {
-                CliError::bad_input("the plan has no inference program: compile it with --with-inference")
-            })?;
-            Some(open_data(path, p, global)?)
-        }
+        Some(path) => Some(Evaluation::open(path, &args.session.model.metric, &ready, global)?),
         None => None,
     };
     let source = match &args.data {
@@ -310,13 +313,18 @@ fn once(
     if per_epoch > u64::MAX / 2 / parts && args.steps.is_none() {
         return Err(CliError::usage("--synthetic data has no end: give --steps"));
     }
-    let log = args.log.as_ref().map(|p| Log::open(p, args.resume)).transpose()?;
+    let log = args
+        .log
+        .as_ref()
+        .map(|p| Log::open(p, args.resume, eval.as_ref().map_or(&[], |e| &e.names)))
+        .transpose()?;
     let mut run = Run {
         args,
         global,
         session,
         source,
         eval,
+        evaluated: None,
         log,
         saves,
         saved_at: cursor.step,

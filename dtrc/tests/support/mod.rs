@@ -74,13 +74,22 @@ pub fn model(name: &str) -> String {
     path.display().to_string()
 }
 
+/// Writes a generated model.
+pub fn generated(
+    dir: &Path,
+    name: &str,
+    make: impl Fn(&onnx_models::Common) -> onnx_models::ModelProto,
+) -> String {
+    let common = onnx_models::Common { batch: 16, dynamic: false, loss: false, seed: 0 };
+    let path = dir.join(name);
+    std::fs::write(&path, onnx_models::to_bytes(&make(&common)).expect("a small model")).expect("a file");
+    path.display().to_string()
+}
+
 /// The small multilayer perceptron without a loss: `y` holds the scores of 10 classes for 16 rows.
 pub fn scores_model(dir: &Path) -> String {
-    let common = onnx_models::Common { batch: 16, dynamic: false, loss: false, seed: 0 };
-    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 }.build(&common);
-    let path = dir.join("scores.onnx");
-    std::fs::write(&path, onnx_models::to_bytes(&mlp).expect("a small model")).expect("a file");
-    path.display().to_string()
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 };
+    generated(dir, "scores.onnx", |c| mlp.build(c))
 }
 
 /// Deterministic numbers in [-1, 1).

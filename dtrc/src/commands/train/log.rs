@@ -1,5 +1,6 @@
 //! `--log`: a line a step.
 
+use super::evaluation::{Metrics, object};
 use crate::error::CliError;
 use serde_json::json;
 use std::{
@@ -8,16 +9,32 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// What is logged of a step.
+pub struct Row {
+    /// Number of the update, from 1.
+    pub step: u64,
+    /// Times the data was gone through before it.
+    pub epoch: u64,
+    /// Loss before the update.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Duration.
+    pub seconds: f64,
+}
+
 /// One line a step, as JSON or CSV.
 pub struct Log {
     out: BufWriter<File>,
     csv: bool,
+    /// Names of what evaluation tells.
+    metrics: Vec<String>,
     path: PathBuf,
 }
 
 impl Log {
-    /// Opens the file, anew or to go on at its end.
-    pub fn open(path: &Path, append: bool) -> Result<Log, CliError> {
+    /// Opens the file, anew or to go on at its end. After evaluations a line has these metrics, too.
+    pub fn open(path: &Path, append: bool, metrics: &[String]) -> Result<Log, CliError> {
         let fail = |e: std::io::Error| CliError::disk(path.display(), &e);
         let file = File::options()
             .create(true)
@@ -30,18 +47,28 @@ impl Log {
         let csv = path.extension().is_some_and(|e| e == "csv");
         let mut out = BufWriter::new(file);
         if csv && fresh {
-            writeln!(out, "step,epoch,loss,lr,seconds").map_err(fail)?;
+            let columns: String = metrics.iter().map(|m| format!(",eval_{m}")).collect();
+            writeln!(out, "step,epoch,loss,lr,seconds{columns}").map_err(fail)?;
         }
-        Ok(Log { out, csv, path: path.to_owned() })
+        Ok(Log { out, csv, metrics: metrics.to_vec(), path: path.to_owned() })
     }
 
     /// Writes a line.
-    pub fn step(&mut self, step: u64, epoch: u64, loss: f64, lr: f64, seconds: f64) -> Result<(), CliError> {
+    pub fn step(&mut self, row: &Row, evaluated: Option<&Metrics>) -> Result<(), CliError> {
+        let Row { step, epoch, loss, lr, seconds } = row;
         let line = if self.csv {
-            format!("{step},{epoch},{loss},{lr},{seconds:.6}")
+            let cell = |name: &String| {
+                let found = evaluated.and_then(|e| e.iter().find(|(n, _)| n == name));
+                found.map_or_else(|| ",".to_owned(), |(_, x)| format!(",{x}"))
+            };
+            let cells: String = self.metrics.iter().map(cell).collect();
+            format!("{step},{epoch},{loss},{lr},{seconds:.6}{cells}")
         } else {
-            json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds})
-                .to_string()
+            let mut line = json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds});
+            if let Some(e) = evaluated {
+                line["eval"] = object(e).into();
+            }
+            line.to_string()
         };
         writeln!(self.out, "{line}")
             .and_then(|()| self.out.flush())

@@ -1,6 +1,11 @@
 //! The steps of a run: batches to updates, progress, checkpoints, the closing summary.
 
-use super::{Args, OnNan, log::Log, source::Source};
+use super::{
+    Args, OnNan,
+    evaluation::{Evaluation, Metrics, object, text},
+    log::{Log, Row},
+    source::Source,
+};
 use crate::{
     cli::Global,
     error::{self, CliError},
@@ -15,7 +20,7 @@ use plan::{ProgramKind, hex};
 use runtime::{
     RunOptions, RuntimeError, Session, StepInputs,
     checkpoint::{self, CheckpointError, Cursor},
-    data::dataset::{Dataset, Order},
+    data::dataset::Order,
 };
 use serde_json::json;
 use std::{
@@ -43,7 +48,9 @@ pub struct Run<'a> {
     pub global: Global,
     pub session: Session,
     pub source: Source,
-    pub eval: Option<Dataset>,
+    pub eval: Option<Evaluation>,
+    /// What the last evaluation told, and after which step.
+    pub evaluated: Option<(u64, Metrics)>,
     pub log: Option<Log>,
     pub saves: Saves,
     pub cursor: Cursor,
@@ -107,14 +114,19 @@ impl Run<'_> {
             }
             self.cursor.step = step;
             self.cursor.batch += 1;
-            if let Some(log) = &mut self.log {
-                log.step(step, self.cursor.epoch, loss, lr, seconds)?;
+            if self.global.json {
+                println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
             }
-            self.tell(step, loss, seconds);
-            let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
-            if due(self.args.eval_every) {
+            let due = |every: Option<u64>| every.is_some_and(|n| step.is_multiple_of(n));
+            let evaluate = due(self.args.eval_every) || step == self.total;
+            if evaluate {
                 self.evaluate()?;
             }
+            if let Some(log) = &mut self.log {
+                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds };
+                log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m))?;
+            }
+            self.tell(step, loss, seconds);
             if due(self.args.every) {
                 self.checkpoint()?;
             }
@@ -180,11 +192,8 @@ impl Run<'_> {
         Ok(sum / parts as f64)
     }
 
-    /// A progress line: on a terminal it is written over, elsewhere one every 30 s; with `--json` an object a step.
+    /// A progress line: on a terminal it is written over, elsewhere one every 30 s.
     fn tell(&mut self, step: u64, loss: f64, seconds: f64) {
-        if self.global.json {
-            println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
-        }
         if self.global.quiet {
             return;
         }
@@ -195,8 +204,10 @@ impl Run<'_> {
         }
         let left = self.total - step;
         let eta = Duration::from_secs_f64((seconds * left as f64).min(1e9)).as_secs();
+        let eval = self.evaluated.as_ref();
+        let eval = eval.map_or_else(String::new, |(at, m)| format!("   after {at}: {}", text(m)));
         let line = format!(
-            "step {step}/{}   loss {loss:.6}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
+            "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
             self.total,
             units::bytes(self.session.plan().arena),
             eta / 3600,
@@ -232,38 +243,17 @@ impl Run<'_> {
         e
     }
 
-    /// Runs the inference program over the evaluation data: means of scalar outputs.
+    /// Evaluates and tells.
     fn evaluate(&mut self) -> Result<(), CliError> {
         let Some(eval) = &mut self.eval else { return Ok(()) };
-        let program = self.session.program(ProgramKind::Infer)?;
-        let order = eval.order(0, None);
-        let n = eval.batches();
-        let mut sums: Vec<(String, f64)> = Vec::new();
-        for i in 0..n {
-            let batch = eval.batch(&order, i).map_err(|e| CliError::bad_input(e.to_string()))?;
-            let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-            let inputs = StepInputs { data: &data, ..StepInputs::default() };
-            let result = self.session.run(program, &inputs, RunOptions::default())?;
-            for (name, ty, bytes) in result.outputs {
-                let shape = vec![ty.shape.elements().unwrap_or(0)];
-                let Ok(l) = graph::Literal::new(ty.dtype, shape, bytes) else { continue };
-                if l.len() != 1 {
-                    continue;
-                }
-                match sums.iter_mut().find(|(n, _)| *n == name) {
-                    Some((_, s)) => *s += l.to_floats()[0],
-                    None => sums.push((name, l.to_floats()[0])),
-                }
-            }
+        let metrics = eval.run(&mut self.session)?;
+        if self.global.json {
+            println!("{}", json!({"schema": 1, "step": self.cursor.step, "eval": object(&metrics)}));
+        } else if !self.global.quiet {
+            let clear = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+            eprintln!("{clear}evaluation after step {}: {}", self.cursor.step, text(&metrics));
         }
-        for (name, sum) in sums {
-            let mean = sum / n as f64;
-            if self.global.json {
-                println!("{}", json!({"schema": 1, "eval": name, "step": self.cursor.step, "mean": mean}));
-            } else {
-                eprintln!("eval after step {}: {name} {mean:.6} over {n} batches", self.cursor.step);
-            }
-        }
+        self.evaluated = Some((self.cursor.step, metrics));
         Ok(())
     }
 
@@ -274,7 +264,10 @@ impl Run<'_> {
             note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
             return Ok(128 + signal as u8);
         }
-        self.evaluate()?;
+        // A run that found nothing left to do may have been asked for this alone.
+        if self.evaluated.is_none() {
+            self.evaluate()?;
+        }
         let done = self.cursor.step - self.resumed_at;
         if done == 0 {
             let what =
@@ -291,7 +284,7 @@ impl Run<'_> {
             let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
                 "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
                 "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
-                "saved": saved});
+                "eval": self.evaluated.as_ref().map(|(_, m)| object(m)), "saved": saved});
             println!("{object}");
         } else {
             let steps = match (done, self.resumed_at) {
@@ -304,8 +297,10 @@ impl Run<'_> {
                 None if done > 0 => "every step skipped   ".to_owned(),
                 None => String::new(),
             };
+            let eval = self.evaluated.as_ref();
+            let eval = eval.map_or_else(String::new, |(_, m)| format!("evaluation: {}   ", text(m)));
             println!(
-                "{steps} in {seconds:.1} s   {loss}arena {} within {}   peak resident {}",
+                "{steps} in {seconds:.1} s   {loss}{eval}arena {} within {}   peak resident {}",
                 units::bytes(plan.arena),
                 units::bytes(plan.budget),
                 peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
