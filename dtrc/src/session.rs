@@ -116,8 +116,13 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
             format!("the weights of this plan are those of {}.onnx: give --weights MODEL.onnx", plan.model);
         return Err(CliError::bad_input(format!("{}: not found; {what}", model.display())));
     }
-    let imported = import::read_weights(&model).map_err(|e| CliError::bad_input(e.to_string()))?;
-    Ok(Ready { plan, weights: imported, model })
+    let mut weights = import::read_weights(&model).map_err(|e| CliError::bad_input(e.to_string()))?;
+    for s in &plan.state {
+        if let Init::Weight(name) = &s.init {
+            weights.fill(name, &s.ty);
+        }
+    }
+    Ok(Ready { plan, weights, model })
 }
 
 impl SessionArgs {

@@ -154,7 +154,8 @@ pub fn input_types(model: &Model) -> Result<Vec<(String, TensorType)>, ImportErr
     inputs.map(|i| i.types).map_err(fail)
 }
 
-/// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name.
+/// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name; for those
+/// that ConstantOfShape makes see [`Weights::fill`].
 pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
     let proto = &model.proto.graph;
     let mut out = Weights::new(model.source.clone());
@@ -164,9 +165,19 @@ pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
         .map(|t| t.name.as_str())
         .chain(proto.input.iter().map(|i| i.name.as_str()))
         .collect();
-    for node in flatten(model, &names)?.iter().filter(|n| n.domain.is_empty() && n.op_type == "Constant") {
-        if let (Some(o), Ok(tensor)) = (node.outputs.first(), constant_node(model, node)) {
-            out.insert(o.as_str().into(), tensor);
+    for node in flatten(model, &names)?.iter().filter(|n| n.domain.is_empty()) {
+        match (node.op_type, node.outputs.first()) {
+            ("Constant", Some(o)) => {
+                if let Ok(tensor) = constant_node(model, node) {
+                    out.insert(o.as_str().into(), tensor);
+                }
+            }
+            ("ConstantOfShape", Some(o)) => {
+                if let Some(element) = attrs::attributes(model, node).ok().and_then(|a| repeated(&a)) {
+                    out.insert_repeated(o.as_str().into(), element);
+                }
+            }
+            _ => {}
         }
     }
     for t in &proto.initializer {
@@ -385,11 +396,7 @@ impl<'m> Walk<'m, '_> {
         let extents: Option<Vec<u64>> =
             extents.and_then(|e| e.iter().map(|n| u64::try_from(*n).ok()).collect());
         let Some(shape) = extents else { return Ok(false) };
-        let fill = match attrs.get("value") {
-            None => Literal::scalar(DType::F32, 0.0),
-            Some(Attr::Tensor(l)) if l.len() == 1 => l.clone(),
-            Some(_) => return Ok(false),
-        };
+        let Some(fill) = repeated(attrs) else { return Ok(false) };
         if !fill.dtype().is_float() || !(uses.strong || uses.statistic) {
             return Ok(false);
         }
@@ -490,6 +497,15 @@ impl<'m> Walk<'m, '_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The element that a ConstantOfShape repeats.
+fn repeated(attrs: &Attrs) -> Option<Literal> {
+    match attrs.get("value") {
+        None => Some(Literal::scalar(DType::F32, 0.0)),
+        Some(Attr::Tensor(l)) if l.len() == 1 => Some(l.clone()),
+        Some(_) => None,
     }
 }
 
