@@ -186,11 +186,22 @@ fn every_command_teaches() {
         "min-budget",
         "explain",
         "completions",
+        "man",
     ];
     for name in names {
         let help = dtrc(&[name, "--help"]).ok().stdout;
         assert!(help.contains("Usage: dtrc"), "{name}");
     }
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("new");
+    dtrc(&["man", &pages.display().to_string()]).ok();
+    for name in names {
+        let page = std::fs::read_to_string(pages.join(format!("dtrc-{name}.1"))).unwrap();
+        assert!(page.contains(".TH") && page.contains("\\-\\-json"), "{name}: {page}");
+    }
+    let train = std::fs::read_to_string(pages.join("dtrc-train.1")).unwrap();
+    assert!(train.contains("\\-\\-on\\-nan") && train.contains("dtrc train"), "{train}");
+    assert_eq!(dtrc(&["man"]).ok().stdout, std::fs::read_to_string(pages.join("dtrc.1")).unwrap());
     let script = dtrc(&["completions", "bash"]).ok().stdout;
     assert!(script.contains("min-budget") && script.contains("--budget-ratio"));
 }
