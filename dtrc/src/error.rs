@@ -1,6 +1,7 @@
 //! Errors as the user sees them: one sentence, an exit code, and an object with `--json`.
 
 use compiler::{
+    import::{ImportError, ImportErrorKind},
     pipeline::CompileError,
     planner::outcome::{Infeasible, PlanError},
 };
@@ -44,12 +45,8 @@ impl CliError {
         CliError { kind: "bad-input", message: message.into(), code: BAD_INPUT }
     }
 
-    /// A file that cannot be read or written.
+    /// A file that cannot be read.
     pub fn disk(what: impl std::fmt::Display, error: &std::io::Error) -> CliError {
-        let hint = match error.kind() {
-            std::io::ErrorKind::StorageFull => ": free some space or choose another place",
-            _ => "",
-        };
         // A name that does not exist, or is a folder's, is the user's, not the disk's.
         match error.kind() {
             std::io::ErrorKind::NotFound => CliError {
@@ -62,7 +59,7 @@ impl CliError {
                 message: format!("{what}: this is a folder, a file is needed"),
                 code: BAD_INPUT,
             },
-            _ => CliError { kind: "disk", message: format!("{what}: {error}{hint}"), code: DISK },
+            _ => CliError { kind: "disk", message: format!("{what}: cannot be read: {error}"), code: DISK },
         }
     }
 
@@ -71,6 +68,7 @@ impl CliError {
         let hint = match error.kind() {
             std::io::ErrorKind::StorageFull => "free some space or choose another place",
             std::io::ErrorKind::NotFound => "make its folder first",
+            std::io::ErrorKind::IsADirectory => "give a name in this folder",
             _ => "choose another place",
         };
         CliError {
@@ -112,6 +110,16 @@ fn infeasible(e: &Infeasible) -> CliError {
     }
     m.push_str("  what would help: a smaller batch (--dim), --optimizer sgd without momentum, --freeze, --accumulate");
     CliError { kind: "infeasible", message: m, code: INFEASIBLE }
+}
+
+impl From<ImportError> for CliError {
+    fn from(e: ImportError) -> Self {
+        // What the system says has a number; all else is the file's own fault.
+        match &*e.kind {
+            ImportErrorKind::Io(io) if io.raw_os_error().is_some() => CliError::disk(&e.file, io),
+            _ => CliError::bad_input(e.to_string()),
+        }
+    }
 }
 
 impl From<CompileError> for CliError {

@@ -1,6 +1,12 @@
 //! A model as commands see it: the file, what the user says about it, the graphs of its programs.
 
-use crate::{cli::Global, error::CliError, progress::note, units};
+use crate::{
+    cli::Global,
+    error::CliError,
+    files::{check_readable, read_text},
+    progress::note,
+    units,
+};
 use compiler::{
     cost::{CostModel, DeviceProfile},
     evaluate::evaluation,
@@ -247,8 +253,8 @@ impl ModelArgs {
     }
 
     fn import(&self, training: bool) -> Result<Imported, CliError> {
-        import::import(&self.model, &self.import_options(training))
-            .map_err(|e| CliError::bad_input(e.to_string()))
+        check_readable(&self.model)?;
+        Ok(import::import(&self.model, &self.import_options(training))?)
     }
 }
 
@@ -325,7 +331,7 @@ fn stem(path: &Path) -> String {
 /// Measured times from a file, or estimates.
 pub fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
     let Some(path) = path else { return Ok(CostModel::estimated(DeviceProfile::cpu())) };
-    let text = std::fs::read_to_string(path).map_err(|e| CliError::disk(path.display(), &e))?;
+    let text = read_text(path)?;
     serde_json::from_str(&text)
         .map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
 }

@@ -4,6 +4,7 @@ use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
     error::CliError,
+    files::{check_data, check_readable},
     model::{Metric, ModelArgs, ModelWeights},
     progress::note,
     units,
@@ -49,6 +50,7 @@ pub struct SessionArgs {
 
 /// Whether a file starts like a plan; one cut short or emptied is still taken for a plan by its name, and refused as such.
 pub fn is_plan(path: &Path) -> Result<bool, CliError> {
+    check_readable(path)?;
     let mut head = [0; 8];
     let mut f = std::fs::File::open(path).map_err(|e| CliError::disk(path.display(), &e))?;
     let n = f.read(&mut head).map_err(|e| CliError::disk(path.display(), &e))?;
@@ -111,12 +113,13 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
     let (plan, _) = read_plan(path)?;
     let beside = path.with_file_name(format!("{}.onnx", plan.model));
     let model = args.weights.clone().unwrap_or(beside);
-    if !model.exists() {
+    if args.weights.is_none() && !model.exists() {
         let what =
             format!("the weights of this plan are those of {}.onnx: give --weights MODEL.onnx", plan.model);
         return Err(CliError::bad_input(format!("{}: not found; {what}", model.display())));
     }
-    let mut weights = import::read_weights(&model).map_err(|e| CliError::bad_input(e.to_string()))?;
+    check_readable(&model)?;
+    let mut weights = import::read_weights(&model)?;
     for s in &plan.state {
         if let Init::Weight(name) = &s.init {
             weights.fill(name, &s.ty);
@@ -161,6 +164,7 @@ pub fn wanted(program: &Program) -> Vec<Wanted> {
 
 /// Opens a data set for a program and tells its notes.
 pub fn open_data(path: &Path, program: &Program, global: Global) -> Result<Dataset, CliError> {
+    check_data(path)?;
     let data = Dataset::open(path, &wanted(program)).map_err(|e| CliError::bad_input(e.to_string()))?;
     data.notes.iter().for_each(|n| note(global.quiet, n));
     Ok(data)

@@ -14,7 +14,7 @@ mod wire;
 
 pub use diff::{Diff, ProgramDiff, diff};
 pub use numerics::{hex, numerics, training_numerics};
-pub use show::show;
+pub use show::{show, size};
 pub use types::{
     ALIGNMENT, Certificate, Device, Guard, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align,
 };

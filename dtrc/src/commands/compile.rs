@@ -94,7 +94,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 /// Refuses a place where no file can be written, before hours of work are lost to it.
 pub fn check_writable(path: &Path) -> Result<(), CliError> {
     if path.is_dir() {
-        return Err(CliError::disk(path.display(), &std::io::ErrorKind::IsADirectory.into()));
+        return Err(CliError::unwritable(path, &std::io::ErrorKind::IsADirectory.into()));
     }
     if path.exists() {
         return match std::fs::File::options().append(true).open(path) {

@@ -4,6 +4,7 @@ use crate::{
     cli::{Cli, Global},
     commands::compile::write_file,
     error::CliError,
+    files::check_folder,
 };
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
@@ -31,7 +32,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         print!("{}", String::from_utf8_lossy(&page(&top)?));
         return Ok(0);
     };
-    std::fs::create_dir_all(dir).map_err(|e| CliError::unwritable(dir, &e))?;
+    check_folder(dir)?;
     let mut files = Vec::new();
     let commands = top.get_subcommands().filter(|c| c.get_name() != "help" && !c.is_hide_set());
     for command in std::iter::once(&top).chain(commands) {

@@ -7,8 +7,9 @@ mod steps;
 
 use crate::{
     cli::Global,
-    commands::compile::write_file,
+    commands::compile::{check_writable, write_file},
     error::CliError,
+    files::{check_data, check_folder},
     picture::{self, Curve, Moment},
     progress::note,
     save::SaveArgs,
@@ -184,6 +185,10 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if args.eval_data.is_none() && !args.session.model.metric.is_empty() {
         return Err(CliError::usage("--metric tells what --eval-data shows: give --eval-data as well"));
     }
+    args.data.iter().chain(&args.eval_data).try_for_each(|p| check_data(p))?;
+    let saves = args.save.save.iter().chain(&args.save.save_inference);
+    saves.chain(&args.log).chain(&args.picture).try_for_each(|p| check_writable(p))?;
+    args.checkpoint.iter().try_for_each(|p| check_folder(p))?;
     let interrupted = signals()?;
     if !args.compare {
         return once(args, &args.session, global, &interrupted).map(|(code, _)| code);

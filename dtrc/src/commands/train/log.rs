@@ -35,7 +35,7 @@ pub struct Log {
 impl Log {
     /// Opens the file, anew or to go on at its end. After evaluations a line has these metrics, too.
     pub fn open(path: &Path, append: bool, metrics: &[String]) -> Result<Log, CliError> {
-        let fail = |e: std::io::Error| CliError::disk(path.display(), &e);
+        let fail = |e: std::io::Error| CliError::unwritable(path, &e);
         let file = File::options()
             .create(true)
             .write(true)
@@ -72,6 +72,6 @@ impl Log {
         };
         writeln!(self.out, "{line}")
             .and_then(|()| self.out.flush())
-            .map_err(|e| CliError::disk(self.path.display(), &e))
+            .map_err(|e| CliError::unwritable(&self.path, &e))
     }
 }

@@ -32,7 +32,7 @@ use std::{
 impl From<CheckpointError> for CliError {
     fn from(e: CheckpointError) -> Self {
         match &e {
-            CheckpointError::Io { error, path } => CliError::disk(path, error),
+            CheckpointError::Io { error, path } => CliError::unwritable(path.as_ref(), error),
             CheckpointError::Runtime(_) => CliError::failed(e.to_string()),
             _ => CliError::bad_input(e.to_string()),
         }
