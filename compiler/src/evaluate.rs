@@ -59,16 +59,18 @@ fn read_by(infer: &Graph, options: &TrainOptions) -> String {
     options.output.clone().unwrap_or_else(first)
 }
 
-fn is_class_loss(graph: &Graph, n: NodeId) -> bool {
-    matches!(&*graph.node(n).op, "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss")
+/// Whether an operator compares scores (input 0) with class labels (input 1).
+pub fn is_class_loss(op: &str) -> bool {
+    matches!(op, "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss")
 }
 
 /// The node that compares scores with class labels: the one that makes the loss (then `true`), or the only one of the model.
 fn class_loss(graph: &Graph, loss: ValueId) -> Option<(NodeId, bool)> {
-    if let Some(n) = graph.producer(loss).filter(|n| is_class_loss(graph, *n)) {
+    if let Some(n) = graph.producer(loss).filter(|n| is_class_loss(&graph.node(*n).op)) {
         return Some((n, true));
     }
-    let mut all = (0..graph.nodes.len()).map(|n| NodeId(n as u32)).filter(|n| is_class_loss(graph, *n));
+    let mut all =
+        (0..graph.nodes.len()).map(|n| NodeId(n as u32)).filter(|n| is_class_loss(&graph.node(*n).op));
     match (all.next(), all.next()) {
         (Some(n), None) => Some((n, false)),
         _ => None,

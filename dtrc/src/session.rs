@@ -10,6 +10,7 @@ use crate::{
     units,
 };
 use compiler::{
+    evaluate::is_class_loss,
     import::{self, Weights},
     pipeline::Budget,
 };
@@ -151,13 +152,18 @@ impl SessionArgs {
 /// The inputs that a program takes from data.
 pub fn wanted(program: &Program) -> Vec<Wanted> {
     let g = &program.graph;
+    // A loss in the model has its labels among the model's inputs.
+    let labels = |v| {
+        let losses = g.nodes.iter().filter(|n| is_class_loss(&n.op));
+        losses.into_iter().any(|n| n.inputs.get(1) == Some(&Some(v)))
+    };
     g.inputs
         .iter()
         .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
         .map(|i| Wanted {
             name: g.value(i.value).name.to_string(),
             ty: g.ty(i.value).clone(),
-            label: i.role == InputRole::Label,
+            label: i.role == InputRole::Label || labels(i.value),
         })
         .collect()
 }
