@@ -139,3 +139,32 @@ fn damaged_archives_are_named_with_the_entry() {
     fs::write(&path, whole).unwrap();
     train(&path, &[]).ok();
 }
+
+#[test]
+fn arrays_of_different_lengths_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let xs = || -> Array { ("x", DType::F32, &[96, 32], x(6)) };
+    // Fewer batches; and as many, with rows that belong to nothing.
+    for (rows, words) in [(80u64, "[80] 5"), (100, "[100] 6")] {
+        let labels = ints(&(0..rows as i64).map(|i| i % 10).collect::<Vec<_>>());
+        let path = file(dir.path(), "d.npz", &[xs(), ("target", DType::I64, &[rows], labels)]);
+        let e = train(&path, &[]);
+        e.fails(65, &["d.npz: \"x\" of shape [96, 32] holds 6 batches", words, "as many rows of both"]);
+    }
+}
+
+#[test]
+fn batches_are_counted_one_by_one_in_steps_of_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut wrong = classes(5);
+    wrong[3 * 16 + 4] = -7;
+    let arrays: [Array; 2] =
+        [("x", DType::F32, &[80, 32], x(5)), ("target", DType::I64, &[80], ints(&wrong))];
+    let path = file(dir.path(), "d.npz", &arrays);
+    let out = train(&path, &["--accumulate", "2"]);
+    out.fails(
+        65,
+        &["epoch 0, batch 3", "label -7 at row 4", "the last 1 of 5 batches do not fill a step of 2"],
+    );
+    train(&path, &["--accumulate", "6"]).fails(65, &["5 batches", "--accumulate 6", "more data"]);
+}

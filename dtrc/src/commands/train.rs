@@ -307,9 +307,15 @@ fn once(
     let per_epoch = source.batches() / parts;
     if per_epoch == 0 {
         return Err(CliError::bad_input(format!(
-            "the data has {} batches, a step takes {parts}",
+            "the data has {} batches, a step of --accumulate {parts} takes {parts}: give more data or fewer parts",
             source.batches()
         )));
+    }
+    if let (Source::Data(d), rest @ 1..) = (&source, source.batches() % parts) {
+        note(
+            global.quiet,
+            format!("the last {rest} of {} batches do not fill a step of {parts}", d.batches()),
+        );
     }
     let total = match (args.steps, args.epochs) {
         (Some(steps), None) => steps,
@@ -336,6 +342,7 @@ fn once(
         resumed_at: cursor.step,
         cursor,
         total,
+        last_batch: 0,
         started: Instant::now(),
         last_line: None,
         peak_anonymous: 0,

@@ -176,19 +176,24 @@ impl Part {
         let alike = cuts.clone().all(|c| c.cut == Cut::Rows)
             && cuts.clone().zip(cuts.clone().skip(1)).all(|(a, b)| a.rows() == b.rows());
         let rows = if alike { cuts.clone().next().map_or(0, Column::rows) } else { 0 };
+        let mut first: Option<(&Column, u64)> = None;
         for c in &columns {
             let n = match c.cut {
                 Cut::Whole => continue,
                 Cut::Steps => c.array.ty.shape[0],
                 Cut::Rows => c.array.ty.shape[0] / c.rows().max(1),
             };
-            if batches.is_some_and(|b| b != n) {
+            let rows = |c: &Column| (c.cut == Cut::Rows).then_some(c.array.ty.shape[0]);
+            if let Some((other, b)) = first
+                && (b != n || rows(other).zip(rows(c)).is_some_and(|(a, b)| a != b))
+            {
+                let of = |c: &Column| format!("{:?} of shape {:?}", c.wanted.name, c.array.ty.shape);
+                let (other, this) = (of(other), of(c));
                 return Err(fail(format!(
-                    "{:?} gives {n} batches, another array {}",
-                    c.wanted.name,
-                    batches.unwrap_or(0)
+                    "{other} holds {b} batches, {this} {n}: give as many rows of both"
                 )));
             }
+            first = first.or(Some((c, n)));
             batches = Some(n);
         }
         if let Some(c) =

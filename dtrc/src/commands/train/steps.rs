@@ -55,6 +55,8 @@ pub struct Run<'a> {
     pub saves: Saves,
     pub cursor: Cursor,
     pub total: u64,
+    /// The batch that was run last, counted from 0 in its epoch.
+    pub last_batch: u64,
     /// Step of the newest checkpoint.
     pub saved_at: u64,
     /// Step of the checkpoint that this run goes on from; 0 if from none.
@@ -97,7 +99,7 @@ impl Run<'_> {
             if !loss.is_finite() {
                 let what = format!(
                     "step {step} (epoch {}, batch {}): the loss is {loss}",
-                    self.cursor.epoch, self.cursor.batch
+                    self.cursor.epoch, self.last_batch
                 );
                 if self.args.on_nan == OnNan::Stop {
                     let hint = "the state is as before the step; lower --lr, use --clip-norm, or go on with --on-nan skip";
@@ -160,6 +162,7 @@ impl Run<'_> {
                 Source::Data(_) => self.cursor.batch * parts + part,
                 Source::Synthetic { .. } => (step - 1) * parts + part,
             };
+            self.last_batch = index;
             let batch = self.source.batch(order, index)?;
             let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
             let kind = if parts == 1 {
@@ -180,7 +183,7 @@ impl Run<'_> {
             let program = self.session.program(kind)?;
             let result = self.session.run(program, &inputs, options);
             let loss = result
-                .map_err(|e| at_batch(e, &self.cursor))
+                .map_err(|e| at_batch(e, self.cursor.epoch, index))
                 .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
             if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
                 // The next step must not see part of this one.
@@ -310,8 +313,8 @@ impl Run<'_> {
     }
 }
 
-fn at_batch(e: RuntimeError, cursor: &Cursor) -> CliError {
+fn at_batch(e: RuntimeError, epoch: u64, batch: u64) -> CliError {
     let mut e = CliError::from(e);
-    e.message = format!("epoch {}, batch {}: {}", cursor.epoch, cursor.batch, e.message);
+    e.message = format!("epoch {epoch}, batch {batch}: {}", e.message);
     e
 }
