@@ -55,6 +55,8 @@ pub struct Request<'a> {
     pub train: Option<&'a TrainOptions>,
     /// Also a program for the outputs beside the training step.
     pub with_inference: bool,
+    /// What that program gives in place of the outputs: the loss of these options and, if so said, the rows that are classified right.
+    pub evaluate: Option<(&'a TrainOptions, bool)>,
     /// Why the model is not static.
     pub reason: &'a str,
     /// The device kind.
@@ -73,7 +75,7 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
         Some(_) => vec![ProgramKind::Train],
         None => Vec::new(),
     };
-    if request.with_inference || kinds.is_empty() {
+    if request.with_inference || request.evaluate.is_some() || kinds.is_empty() {
         kinds.push(ProgramKind::Infer);
     }
     let mut made: Vec<(ProgramKind, Graph, Recipe)> = Vec::new();
@@ -85,9 +87,11 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
             source: request.open.source.clone(),
             modes: modes.into(),
             train: train.cloned(),
+            evaluate: request.evaluate.filter(|_| train.is_none()).map(|(o, accuracy)| (o.clone(), accuracy)),
             reason: request.reason.to_owned(),
         };
-        made.push((kind, template(&request.open.graph, train, kind), recipe));
+        let losses = train.or(request.evaluate.map(|(o, _)| o));
+        made.push((kind, template(&request.open.graph, train, losses, kind), recipe));
     }
     let graphs: Vec<&Graph> = made.iter().map(|(_, g, _)| g).collect();
     let (state, state_bytes) = emit::state_section(&graphs, request.weight_hash)?;
@@ -146,8 +150,21 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
 }
 
 /// Inputs and states of a program: those of the model, and what training adds.
-fn template(open: &Graph, train: Option<&TrainOptions>, kind: ProgramKind) -> Graph {
+fn template(
+    open: &Graph,
+    train: Option<&TrainOptions>,
+    losses: Option<&TrainOptions>,
+    kind: ProgramKind,
+) -> Graph {
     let mut g = open.clone();
+    let scalar = |dtype| TensorType { dtype, shape: Shape::scalar() };
+    if let Some(o) = losses.filter(|o| !matches!(o.loss, None | Some(crate::train::Loss::Output(_)))) {
+        // Its shape follows from the output, which is not known yet.
+        let classes = matches!(o.loss, Some(crate::train::Loss::CrossEntropy | crate::train::Loss::Nll));
+        let dtype = if classes { DType::I64 } else { DType::F32 };
+        let ty = TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) };
+        g.add_input(o.label.as_str(), ty, InputRole::Label);
+    }
     let Some(train) = train else {
         g.states
             .iter_mut()
@@ -172,18 +189,6 @@ fn template(open: &Graph, train: Option<&TrainOptions>, kind: ProgramKind) -> Gr
         if kind != ProgramKind::Train {
             g.add_state(format!("{name}/grad"), ty, StateKind::Accumulator, Init::Zeros);
         }
-    }
-    let scalar = |dtype| TensorType { dtype, shape: Shape::scalar() };
-    let adds_label = !matches!(train.loss, None | Some(crate::train::Loss::Output(_)));
-    if adds_label {
-        // Its shape follows from the output, which is not known yet.
-        let classes = matches!(train.loss, Some(crate::train::Loss::CrossEntropy | crate::train::Loss::Nll));
-        let dtype = if classes { DType::I64 } else { DType::F32 };
-        g.add_input(
-            train.label.as_str(),
-            TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) },
-            InputRole::Label,
-        );
     }
     g.add_input("lr", scalar(DType::F32), InputRole::LearningRate);
     g.add_input("step", scalar(DType::I64), InputRole::Step);

@@ -3,6 +3,7 @@
 pub mod cost;
 pub mod dynamic;
 pub mod emit;
+pub use trace::evaluate;
 pub mod export;
 pub mod import;
 pub mod lower;

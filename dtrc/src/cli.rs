@@ -64,6 +64,8 @@ pub enum Command {
     Offsets(commands::offsets::Args),
     /// Print a script that completes dtrc's commands and flags in a shell.
     Completions(commands::completions::Args),
+    /// Print the manual page, or write one for each command into a folder.
+    Man(commands::man::Args),
 }
 
 /// Choices that hold for every command.

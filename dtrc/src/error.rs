@@ -1,6 +1,7 @@
 //! Errors as the user sees them: one sentence, an exit code, and an object with `--json`.
 
 use compiler::{
+    import::{ImportError, ImportErrorKind},
     pipeline::CompileError,
     planner::outcome::{Infeasible, PlanError},
 };
@@ -19,6 +20,8 @@ pub const USAGE: u8 = 64;
 pub const BAD_INPUT: u8 = 65;
 /// A device or library is missing.
 pub const UNAVAILABLE: u8 = 69;
+/// A dynamic program needs more than its pool.
+pub const OUT_OF_MEMORY: u8 = 71;
 /// Reading or writing a file failed.
 pub const DISK: u8 = 74;
 
@@ -44,12 +47,8 @@ impl CliError {
         CliError { kind: "bad-input", message: message.into(), code: BAD_INPUT }
     }
 
-    /// A file that cannot be read or written.
+    /// A file that cannot be read.
     pub fn disk(what: impl std::fmt::Display, error: &std::io::Error) -> CliError {
-        let hint = match error.kind() {
-            std::io::ErrorKind::StorageFull => ": free some space or choose another place",
-            _ => "",
-        };
         // A name that does not exist, or is a folder's, is the user's, not the disk's.
         match error.kind() {
             std::io::ErrorKind::NotFound => CliError {
@@ -62,7 +61,7 @@ impl CliError {
                 message: format!("{what}: this is a folder, a file is needed"),
                 code: BAD_INPUT,
             },
-            _ => CliError { kind: "disk", message: format!("{what}: {error}{hint}"), code: DISK },
+            _ => CliError { kind: "disk", message: format!("{what}: cannot be read: {error}"), code: DISK },
         }
     }
 
@@ -71,6 +70,7 @@ impl CliError {
         let hint = match error.kind() {
             std::io::ErrorKind::StorageFull => "free some space or choose another place",
             std::io::ErrorKind::NotFound => "make its folder first",
+            std::io::ErrorKind::IsADirectory => "give a name in this folder",
             _ => "choose another place",
         };
         CliError {
@@ -114,6 +114,16 @@ fn infeasible(e: &Infeasible) -> CliError {
     CliError { kind: "infeasible", message: m, code: INFEASIBLE }
 }
 
+impl From<ImportError> for CliError {
+    fn from(e: ImportError) -> Self {
+        // What the system says has a number; all else is the file's own fault.
+        match &*e.kind {
+            ImportErrorKind::Io(io) if io.raw_os_error().is_some() => CliError::disk(&e.file, io),
+            _ => CliError::bad_input(e.to_string()),
+        }
+    }
+}
+
 impl From<CompileError> for CliError {
     fn from(e: CompileError) -> Self {
         match &e {
@@ -133,6 +143,8 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Wire(_) | RuntimeError::Invalid(_) => ("plan", BAD_INPUT),
             RuntimeError::Weight { .. } => ("weights", BAD_INPUT),
             RuntimeError::Input { .. } | RuntimeError::Kernel { .. } => ("data", BAD_INPUT),
+            RuntimeError::Trace(_) => ("model", BAD_INPUT),
+            RuntimeError::PoolFull(_) => ("out-of-memory", OUT_OF_MEMORY),
             RuntimeError::NotEnoughMemory { .. } | RuntimeError::Allocate { .. } => ("memory", INFEASIBLE),
             RuntimeError::Device { .. } => ("device", UNAVAILABLE),
             _ => ("failed", FAILED),

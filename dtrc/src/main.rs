@@ -7,6 +7,7 @@ mod output;
 mod cli;
 mod commands;
 mod error;
+mod files;
 mod memory;
 mod model;
 mod picture;

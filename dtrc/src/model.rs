@@ -1,17 +1,27 @@
 //! A model as commands see it: the file, what the user says about it, the graphs of its programs.
 
-use crate::{cli::Global, error::CliError, progress::note};
+use crate::{
+    cli::Global,
+    error::CliError,
+    files::{check_readable, read_text},
+    progress::note,
+    units,
+};
 use compiler::{
     cost::{CostModel, DeviceProfile},
-    import::{self, Imported, Weights, trainable},
-    pipeline::programs,
+    evaluate::evaluation,
+    import::{self, Imported, Open, Weights, trainable},
+    pipeline::{CompileError, programs},
     train::{Loss, Optimizer, TrainOptions, find_loss},
 };
 use graph::{Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::ProgramKind;
 use runtime::WeightSource;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// A model and what is to be made of it.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +49,11 @@ pub struct ModelArgs {
     /// Axis of the classes in the output. Default: the last of three axes, otherwise the second.
     #[arg(long, allow_hyphen_values = true)]
     pub class_axis: Option<i64>,
+
+    /// The label that counts nothing in an added loss (cross-entropy, nll): rows with it give no loss and no gradient. Default: -100, as
+    /// in PyTorch. A loss in the model has its own.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub ignore_index: Option<i64>,
 
     /// How parameters move.
     #[arg(long, value_enum, default_value_t = OptimizerName::Sgd)]
@@ -69,7 +84,7 @@ pub struct ModelArgs {
     pub clip_norm: Option<f64>,
 
     /// Add the gradients of N batches before each update.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parts)]
     pub accumulate: u32,
 
     /// How BatchNormalization is read: as the file says, with batch statistics, or with running ones.
@@ -96,6 +111,10 @@ pub struct ModelArgs {
     #[arg(long)]
     pub list_trainable: bool,
 
+    /// Refuse models of which anything is known only at run time, instead of making their program anew at every step.
+    #[arg(long)]
+    pub strict_static: bool,
+
     /// Plan the model's outputs only, without a training step.
     #[arg(long)]
     pub inference: bool,
@@ -104,10 +123,18 @@ pub struct ModelArgs {
     #[arg(long)]
     pub with_inference: bool,
 
+    /// What evaluation tells: loss, accuracy (of class labels, without ignored ones). The inference program then takes the label and gives
+    /// these instead of the model's outputs. Default of train --eval-data: loss.
+    #[arg(long, value_name = "METRIC,..", value_enum, value_delimiter = ',')]
+    pub metric: Vec<Metric>,
+
     /// Measured times, from dtrc profile.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
 }
+
+/// PyTorch's default of `ignore_index`.
+const IGNORE_INDEX: i64 = -100;
 
 /// `--optimizer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -116,6 +143,14 @@ pub enum OptimizerName {
     Sgd,
     Adam,
     Adamw,
+}
+
+/// `--metric`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Metric {
+    Loss,
+    Accuracy,
 }
 
 /// `--batchnorm`.
@@ -149,6 +184,10 @@ fn parse_loss(text: &str) -> Result<Loss, String> {
     })
 }
 
+fn parts(text: &str) -> Result<u32, String> {
+    u32::try_from(units::count(text)?).map_err(|_| "give a number below 2^32".to_owned())
+}
+
 /// A loaded model.
 pub struct Model {
     /// File name without its extension.
@@ -161,6 +200,24 @@ pub struct Model {
     pub accumulate: u32,
     /// Times.
     pub costs: CostModel,
+    /// Where shapes or branches are known only at run time: there are no graphs then.
+    pub open: Option<OpenModel>,
+}
+
+/// A model whose program is made anew at every step.
+pub struct OpenModel {
+    /// The model.
+    pub open: Open,
+    /// How its nodes are read.
+    pub modes: ImportOptions,
+    /// The training step; `None` for outputs only.
+    pub train: Option<TrainOptions>,
+    /// Also plan its outputs.
+    pub with_inference: bool,
+    /// What to give in place of the outputs.
+    pub evaluate: Option<(TrainOptions, bool)>,
+    /// Why it is not static.
+    pub reason: String,
 }
 
 impl ModelArgs {
@@ -191,6 +248,15 @@ impl ModelArgs {
         })
     }
 
+    fn ignore_index(&self) -> Result<i64, CliError> {
+        let classes = matches!(self.loss, Some(Loss::CrossEntropy | Loss::Nll));
+        if self.ignore_index.is_some() && !classes {
+            let what = "--ignore-index is for --loss cross-entropy and nll; a loss in the model has its own";
+            return Err(CliError::usage(what));
+        }
+        Ok(self.ignore_index.unwrap_or(IGNORE_INDEX))
+    }
+
     fn import_options(&self, training: bool) -> import::Options {
         import::Options {
             dims: self.dims.clone(),
@@ -211,9 +277,25 @@ impl ModelArgs {
         }
     }
 
+    fn train_options(&self, graph: &Graph, candidates: &[Arc<str>]) -> Result<TrainOptions, CliError> {
+        let chosen = trainable::select(graph, candidates, &self.train, &self.freeze)
+            .map_err(|e| CliError::usage(e.to_string()))?;
+        Ok(TrainOptions {
+            loss: self.loss.clone(),
+            output: self.loss_output.clone(),
+            label: self.label.clone(),
+            class_axis: self.class_axis,
+            ignore_index: Some(self.ignore_index()?),
+            optimizer: self.optimizer()?,
+            clip_norm: self.clip_norm,
+            accumulate: self.accumulate,
+            trainable: chosen,
+        })
+    }
+
     fn import(&self, training: bool) -> Result<Imported, CliError> {
-        import::import(&self.model, &self.import_options(training))
-            .map_err(|e| CliError::bad_input(e.to_string()))
+        check_readable(&self.model)?;
+        Ok(import::import(&self.model, &self.import_options(training))?)
     }
 }
 
@@ -228,38 +310,95 @@ pub fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, Cli
     Ok(chosen.iter().filter_map(|n| find(n)).collect())
 }
 
-/// Imports the model, chooses what is trained, and builds the graphs of its programs.
-pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
-    let optimizer = args.optimizer()?;
-    let mut imported = args.import(!args.inference)?;
-    for r in &imported.remarks {
+/// Why a model cannot be planned ahead, if it cannot: a size of its inputs that nobody bound.
+fn open_size(imported: &Imported) -> Option<String> {
+    let g = &imported.graph;
+    let open = g.inputs.iter().find(|i| g.ty(i.value).shape.fixed().is_none())?;
+    let names: Vec<String> = imported.symbols.iter().take(4).map(|s| format!("--dim {s}=N")).collect();
+    let value = g.value(open.value);
+    Some(format!(
+        "input {:?} is {}; bind its sizes with {} for a static plan",
+        value.name,
+        value.ty,
+        names.join(" ")
+    ))
+}
+
+fn tell(remarks: &[import::Remark], global: Global) {
+    for r in remarks {
         let times = if r.count > 1 { format!(" ({} nodes like this)", r.count) } else { String::new() };
         let at = if r.node.is_empty() { String::new() } else { format!("{}: ", r.node) };
         note(global.quiet, format!("{at}{}{times}", r.text));
     }
+}
+
+/// As [`load_any`], for commands that need a static program.
+pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
+    let strict = ModelArgs { strict_static: true, ..args.clone() };
+    load_any(&strict, global)
+}
+
+/// A model that is walked at every step.
+fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
+    let options = args.import_options(!args.inference);
+    let mut open = import::import_open(&args.model, &options)?;
+    note(global.quiet, format!("dynamic, made anew at every step: {reason}"));
+    tell(&open.remarks, global);
+    open.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
+    // Without types nobody knows whether an output is a loss but by its name.
+    let named = open.source.body.outputs.iter().any(|o| &**o == "loss");
+    let train = args.train_options(&open.graph, &open.candidates)?;
+    let trains = !args.inference && (args.loss.is_some() || named);
+    let evaluate =
+        (!args.metric.is_empty()).then(|| (train.clone(), args.metric.contains(&Metric::Accuracy)));
+    Ok(Model {
+        name: stem(&args.model),
+        weights: open.weights.clone(),
+        graphs: Vec::new(),
+        accumulate: args.accumulate,
+        costs: costs(args.costs.as_deref())?,
+        open: Some(OpenModel {
+            open,
+            modes: options.ops,
+            train: trains.then_some(train),
+            with_inference: args.with_inference,
+            evaluate,
+            reason,
+        }),
+    })
+}
+
+/// Imports the model, chooses what is trained, and builds the graphs of its programs; where they cannot be built ahead, a model that is
+/// walked at every step.
+pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
+    check_readable(&args.model)?;
+    let imported = import::import(&args.model, &args.import_options(!args.inference));
+    let mut imported = match imported {
+        Err(e) if e.is_open() && !args.strict_static => return load_open(args, global, e.reason()),
+        other => other?,
+    };
+    if let Some(reason) = open_size(&imported).filter(|_| !args.strict_static) {
+        return load_open(args, global, reason);
+    }
+    tell(&imported.remarks, global);
     if imported.unused_initializers > 0 {
         note(global.quiet, format!("{} unused initializers are left out", imported.unused_initializers));
     }
     let trains = !args.inference && (args.loss.is_some() || find_loss(&imported.graph).is_some());
     imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
-    let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
-        .map_err(|e| CliError::usage(e.to_string()))?;
-    let train = TrainOptions {
-        loss: args.loss.clone(),
-        output: args.loss_output.clone(),
-        label: args.label.clone(),
-        class_axis: args.class_axis,
-        optimizer,
-        clip_norm: args.clip_norm,
-        accumulate: args.accumulate,
-        trainable: chosen.iter().map(|n| n.to_string()).collect(),
-    };
+    let train = args.train_options(&imported.graph, &imported.candidates)?;
+    let chosen = &train.trainable;
     if trains {
         let sizes = imported.graph.states.iter().filter(|s| chosen.iter().any(|c| **c == *s.name));
         let n: u64 = sizes.filter_map(|s| imported.graph.ty(s.input).shape.elements()).sum();
         note(global.quiet, format!("{} trainable tensors with {n} elements", chosen.len()));
     }
-    let infer = if args.with_inference || !trains { Some(args.import(false)?.graph) } else { None };
+    let evaluates = !args.metric.is_empty();
+    let mut infer =
+        if args.with_inference || evaluates || !trains { Some(args.import(false)?.graph) } else { None };
+    if let Some(g) = infer.as_mut().filter(|_| evaluates) {
+        *g = evaluation(g, &train, args.metric.contains(&Metric::Accuracy)).map_err(CompileError::from)?;
+    }
     let (graphs, unreached) = programs(&imported.graph, trains.then_some(&train), infer.as_ref())?;
     if let Some(first) = unreached.first() {
         note(
@@ -273,6 +412,7 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         graphs,
         accumulate: args.accumulate,
         costs: costs(args.costs.as_deref())?,
+        open: None,
     })
 }
 
@@ -284,7 +424,7 @@ fn stem(path: &Path) -> String {
 /// Measured times from a file, or estimates.
 pub fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
     let Some(path) = path else { return Ok(CostModel::estimated(DeviceProfile::cpu())) };
-    let text = std::fs::read_to_string(path).map_err(|e| CliError::disk(path.display(), &e))?;
+    let text = read_text(path)?;
     serde_json::from_str(&text)
         .map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
 }

@@ -32,7 +32,7 @@ pub struct Saves {
 impl From<SaveError> for CliError {
     fn from(e: SaveError) -> Self {
         match &e {
-            SaveError::Io { path, error } => CliError::disk(path.display(), error),
+            SaveError::Io { path, error } => CliError::unwritable(path, error),
             SaveError::Name { .. } => CliError::usage(e.to_string()),
             SaveError::Tensor { .. } => CliError::bad_input(e.to_string()),
         }

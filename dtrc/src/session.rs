@@ -4,11 +4,13 @@ use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
     error::CliError,
-    model::{ModelArgs, ModelWeights},
+    files::{check_data, check_readable},
+    model::{Metric, ModelArgs, ModelWeights},
     progress::note,
     units,
 };
 use compiler::{
+    evaluate::is_class_loss,
     import::{self, Weights},
     pipeline::Budget,
 };
@@ -16,7 +18,7 @@ use graph::{Init, InputRole};
 use plan::{MAGIC, Plan, Program};
 use runtime::{
     CpuDevice, LoadOptions, Session,
-    data::dataset::{Dataset, Wanted},
+    data::dataset::{BatchArray, Dataset, Wanted},
 };
 use std::{
     io::Read,
@@ -49,6 +51,7 @@ pub struct SessionArgs {
 
 /// Whether a file starts like a plan; one cut short or emptied is still taken for a plan by its name, and refused as such.
 pub fn is_plan(path: &Path) -> Result<bool, CliError> {
+    check_readable(path)?;
     let mut head = [0; 8];
     let mut f = std::fs::File::open(path).map_err(|e| CliError::disk(path.display(), &e))?;
     let n = f.read(&mut head).map_err(|e| CliError::disk(path.display(), &e))?;
@@ -66,15 +69,31 @@ pub struct Ready {
     pub model: PathBuf,
 }
 
+/// The inference program that a command needs of a model beside the training step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inference {
+    /// What the flags say.
+    AsAsked,
+    /// The model's outputs.
+    Outputs,
+    /// What evaluation tells.
+    Metrics,
+}
+
 /// Reads a plan, or compiles a model.
-pub fn ready(args: &SessionArgs, global: Global, with_inference: bool) -> Result<Ready, CliError> {
+pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result<Ready, CliError> {
     let path = &args.model.model;
     if !is_plan(path)? {
         let budget = args.budget.ok_or_else(|| {
             CliError::usage("a model needs --budget: 4G, 4GB, 512M or a share of keep-all such as 50% (100% recomputes nothing)")
         })?;
         let mut model = args.model.clone();
-        model.with_inference |= with_inference;
+        match inference {
+            Inference::AsAsked => {}
+            Inference::Outputs => model.with_inference = true,
+            Inference::Metrics if model.metric.is_empty() => model.metric.push(Metric::Loss),
+            Inference::Metrics => {}
+        }
         let (compiled, loaded) = compile::compile(&model, budget, &args.planner, global)?;
         let c = &compiled.plan.programs[0].certificate;
         note(
@@ -95,13 +114,19 @@ pub fn ready(args: &SessionArgs, global: Global, with_inference: bool) -> Result
     let (plan, _) = read_plan(path)?;
     let beside = path.with_file_name(format!("{}.onnx", plan.model));
     let model = args.weights.clone().unwrap_or(beside);
-    if !model.exists() {
+    if args.weights.is_none() && !model.exists() {
         let what =
             format!("the weights of this plan are those of {}.onnx: give --weights MODEL.onnx", plan.model);
         return Err(CliError::bad_input(format!("{}: not found; {what}", model.display())));
     }
-    let imported = import::read_weights(&model).map_err(|e| CliError::bad_input(e.to_string()))?;
-    Ok(Ready { plan, weights: imported, model })
+    check_readable(&model)?;
+    let mut weights = import::read_weights(&model)?;
+    for s in &plan.state {
+        if let Init::Weight(name) = &s.init {
+            weights.fill(name, &s.ty);
+        }
+    }
+    Ok(Ready { plan, weights, model })
 }
 
 impl SessionArgs {
@@ -127,20 +152,33 @@ impl SessionArgs {
 /// The inputs that a program takes from data.
 pub fn wanted(program: &Program) -> Vec<Wanted> {
     let g = &program.graph;
+    // A loss in the model has its labels among the model's inputs.
+    let labels = |v| {
+        let losses = g.nodes.iter().filter(|n| is_class_loss(&n.op));
+        losses.into_iter().any(|n| n.inputs.get(1) == Some(&Some(v)))
+    };
     g.inputs
         .iter()
         .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
         .map(|i| Wanted {
             name: g.value(i.value).name.to_string(),
             ty: g.ty(i.value).clone(),
-            label: i.role == InputRole::Label,
+            label: i.role == InputRole::Label || labels(i.value),
         })
         .collect()
 }
 
 /// Opens a data set for a program and tells its notes.
 pub fn open_data(path: &Path, program: &Program, global: Global) -> Result<Dataset, CliError> {
+    check_data(path)?;
     let data = Dataset::open(path, &wanted(program)).map_err(|e| CliError::bad_input(e.to_string()))?;
     data.notes.iter().for_each(|n| note(global.quiet, n));
     Ok(data)
+}
+
+/// Elements and extents of a batch's arrays by name, as a step takes them.
+#[allow(clippy::type_complexity)]
+pub fn by_name(batch: &[BatchArray]) -> (Vec<(&str, &[u8])>, Vec<(&str, &[u64])>) {
+    let data = batch.iter().map(|a| (a.name.as_str(), a.bytes.as_slice())).collect();
+    (data, batch.iter().map(|a| (a.name.as_str(), a.shape.as_slice())).collect())
 }

@@ -4,10 +4,13 @@ use crate::model::ModelWeights;
 use graph::{DType, TensorType};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use runtime::{WeightSource, data::dataset::Wanted};
+use runtime::{
+    WeightSource,
+    data::dataset::{BatchArray, Wanted},
+};
 
 /// Random elements of an input: floats uniform in [-1, 1), integers in [0, classes).
-pub fn made_up(w: &Wanted, classes: u64, rng: &mut ChaCha8Rng) -> Vec<u8> {
+fn made_up(w: &Wanted, classes: u64, rng: &mut ChaCha8Rng) -> Vec<u8> {
     let n = w.ty.shape.elements().unwrap_or(0);
     let mut out = Vec::with_capacity((n * w.ty.dtype.size()) as usize);
     for _ in 0..n {
@@ -47,12 +50,18 @@ pub fn classes(program: &plan::Program) -> u64 {
     least.unwrap_or(2)
 }
 
-/// One made-up batch of everything that a program takes from data, as (input name, elements).
-pub fn batch(program: &plan::Program, seed: u64) -> Vec<(String, Vec<u8>)> {
+/// Made-up elements of an input as a batch has them.
+pub fn made_up_array(w: &Wanted, classes: u64, rng: &mut ChaCha8Rng) -> BatchArray {
+    let shape = w.ty.shape.fixed().unwrap_or_default().into_iter().map(|d| d as u64).collect();
+    BatchArray { name: w.name.clone(), shape, bytes: made_up(w, classes, rng) }
+}
+
+/// One made-up batch of everything that a program takes from data.
+pub fn batch(program: &plan::Program, seed: u64) -> Vec<BatchArray> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let classes = classes(program);
     let wanted = crate::session::wanted(program);
-    wanted.iter().map(|w| (w.name.clone(), made_up(w, classes, &mut rng))).collect()
+    wanted.iter().map(|w| made_up_array(w, classes, &mut rng)).collect()
 }
 
 /// A model's own weights, and small positive numbers where their file is absent.

@@ -2,18 +2,8 @@
 
 use compiler::pipeline::Budget;
 
-const KIB: f64 = 1024.0;
-
-/// A byte count for people: `1.5 MiB (1572864 bytes)` is left to the caller; this gives `1.5 MiB`.
-pub fn bytes(n: u64) -> String {
-    let x = n as f64;
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1048576 => format!("{:.1} KiB", x / KIB),
-        1048576..1073741824 => format!("{:.1} MiB", x / KIB / KIB),
-        _ => format!("{:.2} GiB", x / KIB / KIB / KIB),
-    }
-}
+/// A byte count for people, as plans print it.
+pub use plan::size as bytes;
 
 /// Reads a budget: `4G`, `4GiB` (2^30), `4GB` (10^9), `512M`, `1K`, plain bytes, or `50%` of keep-all.
 ///
@@ -75,6 +65,16 @@ pub fn absolute(text: &str) -> Result<u64, String> {
         }
         Err(_) => Err(format!("{text:?} is no number of bytes: give 4G, 4GiB, 4GB, 512M or 1048576")),
     }
+}
+
+/// Reads how many of something, at least one.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn count(text: &str) -> Result<u64, String> {
+    let n = text.parse().ok().filter(|n| *n > 0);
+    n.ok_or_else(|| "give a whole number, 1 or more, or leave the flag out".to_owned())
 }
 
 #[cfg(test)]

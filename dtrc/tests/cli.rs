@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{data, dtrc, floats, model, resnet_data, write};
+use support::{dtrc, floats, model, resnet_data, write};
 
 #[test]
 fn budgets_that_are_none_or_too_small() {
@@ -37,16 +37,64 @@ fn files_that_are_none() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path().display().to_string();
     let mlp = model("mlp_tiny");
-    for command in
-        [vec!["compile", "no.onnx", "--budget", "1G"], vec!["show", "no.dtrc"], vec!["check", "no.dtrc"]]
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    dtrc(&["compile", &mlp, "--budget", "1G", "-o", &plan]).ok();
+    // Read: a name that is none, or a folder's, is the same mistake whatever is read.
+    let train = ["train", &mlp, "--budget", "1G"];
+    let plain = ["train", &plan, "--synthetic", "--steps", "1", "--weights"];
+    for (name, words) in
+        [("no.thing", "there is no such file"), (d.as_str(), "this is a folder, a file is needed")]
     {
-        dtrc(&command).fails(65, &["no."]);
+        for command in [
+            vec!["compile", name, "--budget", "1G"],
+            vec!["estimate", name],
+            vec!["min-budget", name],
+            vec!["sweep", name],
+            vec!["run", name, "--synthetic"],
+            vec!["train", name, "--synthetic", "--steps", "1"],
+            [&plain[..], &[name]].concat(),
+            vec!["show", name],
+            vec!["check", name],
+            vec!["diff", &plan, name],
+            vec!["explain", name],
+            vec!["offsets", name, "--capacity", "9"],
+            vec!["plan", "--from-graph", name, "--budget-ratio", "0.5"],
+            vec!["simulate", name, "--heuristic", "dtr", "--budget-ratio", "0.5"],
+            vec!["compile", &mlp, "--budget", "1G", "-o", &plan, "--costs", name],
+        ] {
+            dtrc(&command).fails(65, &[name, words]);
+        }
     }
-    dtrc(&["show", &d]).fails(65, &["folder"]);
-    dtrc(&["compile", &d, "--budget", "1G"]).fails(65, &[&d]);
+    // What the system will not read is the disk's trouble.
+    if cfg!(target_os = "linux") {
+        for command in [vec!["show"], vec!["compile", "--budget", "1G"], vec!["offsets", "--capacity", "9"]] {
+            dtrc(&[&command[..], &["/proc/self/mem"]].concat())
+                .fails(74, &["/proc/self/mem: cannot be read"]);
+        }
+    }
+    dtrc(&[&train[..], &["--data", "no.npz"]].concat()).fails(65, &["no.npz: there is no such file"]);
+    dtrc(&[&train[..], &["--data", &d]].concat()).fails(65, &["no .npz and no .npy file"]);
+    let eval = ["--synthetic", "--steps", "1", "--eval-data", "no.npz"];
+    dtrc(&[&train[..], &eval].concat()).fails(65, &["no.npz: there is no such file"]);
+    // Written: before anything is planned or trained.
+    for flag in ["--log", "--save", "--save-inference", "--checkpoint"] {
+        let file = dir.path().join("no/such").display().to_string();
+        for (place, words) in [
+            (d.as_str(), "give a name in this folder"),
+            (&file, "make its folder first"),
+            (&plan, "a folder is needed"),
+        ] {
+            if (flag == "--checkpoint") == (place == plan) {
+                let out = dtrc(&[&train[..], &["--synthetic", "--steps", "1", flag, place]].concat());
+                out.fails(74, &[place, "cannot be written", words]);
+                assert!(!out.stderr.contains("keep-all"), "{}", out.stderr);
+            }
+        }
+    }
     dtrc(&["compile", &mlp, "--budget", "1G", "-o", "/no/such/folder/p.dtrc"])
         .fails(74, &["cannot be written", "folder"]);
-    dtrc(&["compile", &mlp, "--budget", "1G", "-o", &d]).fails(65, &["folder"]);
+    dtrc(&["compile", &mlp, "--budget", "1G", "-o", &d])
+        .fails(74, &["cannot be written", "give a name in this folder"]);
     let garbage = dir.path().join("g.onnx");
     std::fs::write(&garbage, [0xff; 300]).unwrap();
     dtrc(&["compile", &garbage.display().to_string(), "--budget", "1G"]).fails(65, &["g.onnx"]);
@@ -57,7 +105,7 @@ fn files_that_are_none() {
 #[test]
 fn errors_are_objects_with_json() {
     for (args, code, kind) in [
-        (vec!["--json", "compile", "no.onnx", "--budget", "1G"], 65, "bad-input"),
+        (vec!["--json", "compile", "no.onnx", "--budget", "1G"], 65, "not-found"),
         (vec!["--json", "show", "no.dtrc"], 65, "not-found"),
         (vec!["--json", "compile", "x", "--budget", "abc"], 64, "usage"),
         (vec!["--json", "compile", &model("mlp_tiny"), "--budget", "1K"], 2, "infeasible"),
@@ -151,7 +199,7 @@ fn data_that_does_not_fit() {
 
 #[test]
 fn sizes_that_are_not_bound() {
-    let Some(dynamic) = data("models/small/mlp.ts_dyn.onnx") else { return };
+    let Some(dynamic) = tests::data("models/small/mlp.ts_dyn.onnx") else { return };
     let dynamic = dynamic.display().to_string();
     dtrc(&["compile", &dynamic, "--budget", "1G", "--loss", "cross-entropy"]).fails(65, &["--dim"]);
     dtrc(&["compile", &dynamic, "--budget", "1G", "--dim", "no_such=4"]).fails(65, &["no_such", "it has"]);
@@ -186,11 +234,22 @@ fn every_command_teaches() {
         "min-budget",
         "explain",
         "completions",
+        "man",
     ];
     for name in names {
         let help = dtrc(&[name, "--help"]).ok().stdout;
         assert!(help.contains("Usage: dtrc"), "{name}");
     }
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("new");
+    dtrc(&["man", &pages.display().to_string()]).ok();
+    for name in names {
+        let page = std::fs::read_to_string(pages.join(format!("dtrc-{name}.1"))).unwrap();
+        assert!(page.contains(".TH") && page.contains("\\-\\-json"), "{name}: {page}");
+    }
+    let train = std::fs::read_to_string(pages.join("dtrc-train.1")).unwrap();
+    assert!(train.contains("\\-\\-on\\-nan") && train.contains("dtrc train"), "{train}");
+    assert_eq!(dtrc(&["man"]).ok().stdout, std::fs::read_to_string(pages.join("dtrc.1")).unwrap());
     let script = dtrc(&["completions", "bash"]).ok().stdout;
     assert!(script.contains("min-budget") && script.contains("--budget-ratio"));
 }

@@ -1,25 +1,6 @@
 //! What the system counts: a real ResNet-18 step of 32 images in half of keep-all's memory stays within the budget, 64 MiB and a batch.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
-
-/// The folder of handed models, or `None` after saying that the test is skipped.
-fn topology() -> Option<PathBuf> {
-    let root = env!("CARGO_MANIFEST_DIR");
-    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let near = ["../../shared/data", "../../../shared/data"].map(|p| PathBuf::from(root).join(p));
-    let found = given.into_iter().chain(near).map(|d| d.join("models/topology")).find(|d| d.exists());
-    if found.is_none() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "the data folder models/topology is missing: set DTRC_DATA"
-        );
-        eprintln!("SKIPPED: the data folder models/topology is missing: set DTRC_DATA to run this test");
-    }
-    found
-}
+use std::{path::Path, process::Command};
 
 fn dtrc(dir: &Path, args: &[&str]) -> serde_json::Value {
     let out = Command::new(env!("CARGO_BIN_EXE_dtrc")).current_dir(dir).args(args).output().unwrap();
@@ -30,7 +11,7 @@ fn dtrc(dir: &Path, args: &[&str]) -> serde_json::Value {
 
 #[test]
 fn resident_memory_stays_within_budget_and_batch() {
-    let Some(source) = topology() else { return };
+    let Some(source) = tests::data("models/topology") else { return };
     let dir = tempfile::tempdir().unwrap();
     std::fs::copy(source.join("resnet18.ts_loss.onnx"), dir.path().join("resnet18.ts_loss.onnx")).unwrap();
     // Weights of zeros are as large as any others.

@@ -103,7 +103,7 @@ fn what_cannot_be_saved_is_said_before_training() {
         (&["--save", "m.onnx"][..], 64, "another name"),
         (&["--save-inference", "./m.onnx"], 64, "another name"),
         (&["--save", "s.onnx", "--save-inference", "s.onnx"], 64, "two names"),
-        (&["--save", "absent/s.onnx"], 65, "absent"),
+        (&["--save", "absent/s.onnx"], 74, "make its folder first"),
     ] {
         let (found, stderr) = train(args);
         assert_eq!(found, code, "{args:?}: {stderr}");

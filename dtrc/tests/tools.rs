@@ -3,7 +3,7 @@
 mod support;
 
 use runtime::data::npz::Npz;
-use support::{data, dtrc, mlp_data, model};
+use support::{dtrc, mlp_data, model};
 
 const LIMIT: [&str; 2] = ["--work-limit", "20000"];
 
@@ -142,7 +142,7 @@ fn explain_tells_lives() {
 
 #[test]
 fn simulate_agrees_with_the_reference() {
-    let Some(root) = data("simrd") else { return };
+    let Some(root) = tests::data("simrd") else { return };
     let log = std::fs::read_dir(root.join("logs"))
         .unwrap()
         .map(|e| e.unwrap().path())
@@ -283,7 +283,7 @@ fn the_allocator_alone() {
 
 #[test]
 fn the_largest_size_has_a_plan() {
-    let Some(model) = data("models/small/mlp.ts_dyn.onnx") else { return };
+    let Some(model) = tests::data("models/small/mlp.ts_dyn.onnx") else { return };
     let model = model.display().to_string();
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("p.dtrc").display().to_string();

@@ -13,8 +13,8 @@ mod validate;
 mod wire;
 
 pub use diff::{Diff, ProgramDiff, diff};
-pub use numerics::numerics;
-pub use show::show;
+pub use numerics::{hex, numerics, training_numerics};
+pub use show::{show, size};
 pub use types::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run,
     StateEntry, Step, align,

@@ -1,6 +1,7 @@
-//! The numerics hash: equal hash, equal bits.
+//! The numerics hash: equal hash, equal bits. Of a whole plan it stands in the plan; of its training programs alone it says whether a
+//! checkpoint goes on with the same bits.
 
-use crate::{Device, Dynamic, ProgramKind};
+use crate::{Device, Dynamic, Plan, ProgramKind};
 use graph::{Graph, OpFacts};
 
 /// Hashes all that decides the bits of a step: the graph (operators, attributes, types, the order of contributions), the numeric class
@@ -30,4 +31,15 @@ pub fn numerics<'a>(
         }
     }
     *h.finalize().as_bytes()
+}
+
+/// [`numerics`] of a plan's training programs: programs for evaluation beside them change no bit of training.
+pub fn training_numerics(plan: &Plan, ops: &dyn OpFacts) -> [u8; 32] {
+    let training = plan.programs.iter().filter(|p| p.kind != ProgramKind::Infer);
+    numerics(plan.device, plan.accumulate, training.map(|p| (p.kind, &p.graph, p.dynamic.as_ref())), ops)
+}
+
+/// A hash as text.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -16,15 +16,20 @@ pub fn show(plan: &Plan, replays: &[Replay]) -> String {
     out
 }
 
-/// Bytes for people.
-fn size(bytes: u64) -> String {
-    let b = bytes as f64;
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1048576 => format!("{:.1} KiB", b / KIB),
-        1048576..1073741824 => format!("{:.1} MiB", b / KIB / KIB),
-        _ => format!("{:.2} GiB", b / KIB / KIB / KIB),
+/// A byte count for people, in the unit that keeps it below 1024: `512 B`, `1.5 MiB`, `2.00 GiB`.
+pub fn size(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes} B");
     }
+    let mut x = bytes as f64 / KIB;
+    // By the rounded figure: 1024.0 KiB is 1.0 MiB.
+    for (unit, digits, limit) in [("KiB", 1, 1023.95), ("MiB", 1, 1023.95), ("GiB", 2, 1023.995)] {
+        if x < limit {
+            return format!("{x:.digits$} {unit}");
+        }
+        x /= KIB;
+    }
+    format!("{x:.2} TiB")
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -181,6 +186,30 @@ impl Labels {
         match g.producer(v) {
             Some(NodeId(n)) if self.0[n as usize] => quote_name(&g.nodes[n as usize].name),
             _ => quote_name(&g.value(v).name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_fitting_units() {
+        let (k, m, g) = (1u64 << 10, 1u64 << 20, 1u64 << 30);
+        let cases = [
+            (0, "0 B"),
+            (k - 1, "1023 B"),
+            (k, "1.0 KiB"),
+            (m - k, "1023.0 KiB"),
+            (m - 1, "1.0 MiB"),
+            (5 * m / 2, "2.5 MiB"),
+            (g - 1, "1.00 GiB"),
+            (1024 * g - 1, "1.00 TiB"),
+            (u64::MAX, "16777216.00 TiB"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(size(n), text);
         }
     }
 }

@@ -1,18 +1,24 @@
 //! Checkpoints: the state section and where training stands, in one file that is right or is not there.
 //!
-//! `DTRCCKPT`, the version (u32), the length of the header (u32), the header (JSON), the state tensors in the plan's order, BLAKE3 of all
-//! before it. Written aside through one staging buffer, synced, renamed; a broken file is never taken for a checkpoint.
+//! `DTRCCKPT`, the version (u32), the length of the header (u32), the header (JSON), the state tensors in the order of their names, BLAKE3
+//! of all before it. Written aside through one staging buffer, synced, renamed; a broken file is never taken for a checkpoint.
+//!
+//! A checkpoint holds what the plan's training programs read and write, so that plans of the same training step go on from it whatever
+//! their budget and whatever they evaluate.
 
 use crate::{RuntimeError, Session};
+use ops::Registry;
+use plan::{ProgramKind, hex, training_numerics};
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, BufReader, Read, Write},
     path::{Path, PathBuf},
 };
 
 const MAGIC: &[u8; 8] = b"DTRCCKPT";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes copied at a time.
 const STAGING: usize = 1 << 20;
 /// Longest header that is read.
@@ -35,6 +41,7 @@ pub struct Cursor {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
+    /// Hash of what decides the bits of training.
     numerics: String,
     cursor: Cursor,
     /// (name, type, bytes) in the order of the file.
@@ -61,30 +68,41 @@ pub enum CheckpointError {
         what: String,
     },
     /// The checkpoint belongs to another computation.
-    #[error("{path}: made by another model, option or version of dtrc ({what}); the bits would differ")]
+    #[error(
+        "{path}: made by another training step ({what}): the model, the loss, the optimizer, --accumulate or the version of dtrc differs; \
+         give what it was made with, or choose another folder"
+    )]
     Other {
         /// File.
         path: String,
         /// What differs.
         what: String,
     },
+    /// There are checkpoints, but no whole one.
+    #[error(
+        "{dir}: none of its {count} checkpoints is whole ({newest}); restore one from a copy, or start anew in another folder"
+    )]
+    NoneWhole {
+        /// Folder.
+        dir: String,
+        /// How many there are.
+        count: usize,
+        /// What is wrong with the newest.
+        newest: String,
+    },
     /// The session refused.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
 fn header_of(session: &Session, cursor: &Cursor) -> Header {
     let plan = session.plan();
+    let training = plan.programs.iter().filter(|p| p.kind != ProgramKind::Infer);
+    let names: BTreeSet<&str> = training.flat_map(|p| &p.graph.states).map(|s| s.name.as_ref()).collect();
     let entry = |e: &plan::StateEntry| (e.name.to_string(), e.ty.to_string(), e.ty.bytes().unwrap_or(0));
-    Header {
-        numerics: hex(&plan.numerics),
-        cursor: cursor.clone(),
-        state: plan.state.iter().map(entry).collect(),
-    }
+    let mut state: Vec<_> = plan.state.iter().filter(|e| names.contains(&*e.name)).map(entry).collect();
+    state.sort();
+    Header { numerics: hex(&training_numerics(plan, &Registry)), cursor: cursor.clone(), state }
 }
 
 /// The file of the checkpoint after `step` updates.
@@ -106,8 +124,13 @@ pub fn save(dir: &Path, session: &Session, cursor: &Cursor, keep: usize) -> Resu
         let _ = fs::remove_file(&aside);
         return Err(e);
     }
+    // What killed processes left behind.
+    for old in entries(dir, ".step-", ".tmp")? {
+        fs::remove_file(&old).map_err(fail)?;
+    }
     if keep > 0 {
-        let all = list(dir)?;
+        // Newer ones are broken, or this step would not have been made again: they must not crowd it out.
+        let all: Vec<PathBuf> = list(dir)?.into_iter().filter(|p| *p <= path).collect();
         for old in &all[..all.len().saturating_sub(keep)] {
             fs::remove_file(old).map_err(fail)?;
         }
@@ -146,12 +169,17 @@ fn write(path: &Path, session: &Session, cursor: &Cursor) -> Result<(), Checkpoi
 
 /// The checkpoints of a folder, oldest first.
 pub fn list(dir: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    entries(dir, "step-", ".ckpt")
+}
+
+/// Files of a folder by name, in order.
+fn entries(dir: &Path, begins: &str, ends: &str) -> Result<Vec<PathBuf>, CheckpointError> {
     let fail = |error: io::Error| CheckpointError::Io { path: dir.display().to_string(), error };
     let mut out = Vec::new();
     for e in fs::read_dir(dir).map_err(fail)? {
         let path = e.map_err(fail)?.path();
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        if name.starts_with("step-") && name.ends_with(".ckpt") {
+        if name.starts_with(begins) && name.ends_with(ends) {
             out.push(path);
         }
     }
@@ -159,26 +187,37 @@ pub fn list(dir: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     Ok(out)
 }
 
-/// Restores the newest checkpoint that is whole; broken ones are skipped and returned as remarks. `None` if there is none.
+/// Restores the newest checkpoint that is whole, `None` if the folder has none at all. Also returns what is wrong with broken ones that
+/// were skipped.
+///
+/// # Errors
+///
+/// All are broken, or the newest whole one belongs to another training step.
 pub fn resume(dir: &Path, session: &mut Session) -> Result<(Option<Cursor>, Vec<String>), CheckpointError> {
-    let mut remarks = Vec::new();
+    let mut broken = Vec::new();
     if !dir.exists() {
-        return Ok((None, remarks));
+        return Ok((None, broken));
     }
-    for path in list(dir)?.iter().rev() {
+    let all = list(dir)?;
+    for path in all.iter().rev() {
         // Checked whole before the first byte of state changes.
         match verify(path) {
             Ok(header) => {
                 restore(path, &header, session)?;
-                return Ok((Some(header.cursor), remarks));
+                return Ok((Some(header.cursor), broken));
             }
-            Err(CheckpointError::Broken { path, what }) => {
-                remarks.push(format!("{path}: {what}; an older one is tried"))
-            }
+            Err(e @ CheckpointError::Broken { .. }) => broken.push(e.to_string()),
             Err(e) => return Err(e),
         }
     }
-    Ok((None, remarks))
+    match broken.first() {
+        Some(newest) => Err(CheckpointError::NoneWhole {
+            dir: dir.display().to_string(),
+            count: all.len(),
+            newest: newest.clone(),
+        }),
+        None => Ok((None, broken)),
+    }
 }
 
 fn open(path: &Path) -> Result<(BufReader<File>, u64), CheckpointError> {

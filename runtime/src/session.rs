@@ -6,7 +6,7 @@ use crate::{
     dynamic::DynamicProgram,
     resolve::{Region, resolve},
 };
-use graph::{DType, Init, InputRole, TensorType};
+use graph::{DType, Init, InputRole, StateKind, TensorType};
 use ops::Registry;
 use plan::{Plan, ProgramKind, Replay, StateEntry, validate};
 use std::collections::BTreeMap;
@@ -176,7 +176,8 @@ impl Session {
         at.ok_or_else(|| RuntimeError::NoProgram(kind.to_string()))
     }
 
-    /// Runs one program. When it fails before its last operation that may fail, the state is as before.
+    /// Runs one program. When it fails before its last operation that may fail, the state is as before; of a step in parts, so it is
+    /// after [`Session::forget_parts`].
     pub fn run(
         &mut self,
         program: usize,
@@ -227,6 +228,15 @@ impl Session {
             outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
         }
         Ok(StepResult { outputs, report })
+    }
+
+    /// Forgets the parts of a step that were run since the last whole one, so that the state is as before them. A part that was refused
+    /// leaves the earlier ones behind.
+    pub fn forget_parts(&mut self) -> Result<(), RuntimeError> {
+        for e in self.plan.state.iter().filter(|e| e.kind == StateKind::Accumulator) {
+            self.device.zero(e.offset, e.ty.bytes().unwrap_or(0))?;
+        }
+        Ok(())
     }
 
     fn entry(&self, name: &str) -> Result<&StateEntry, RuntimeError> {

@@ -172,6 +172,7 @@ pub fn options(imported: &Imported, reference: &Reference, file: &str, optimizer
         output: None,
         label: "target".to_owned(),
         class_axis,
+        ignore_index: None,
         optimizer,
         clip_norm: None,
         accumulate: 1,

@@ -42,6 +42,7 @@ pub fn train_options(imported: &Imported, optimizer: Optimizer) -> TrainOptions 
         output: None,
         label: "target".to_owned(),
         class_axis: None,
+        ignore_index: None,
         optimizer,
         clip_norm: None,
         accumulate: 1,

@@ -49,6 +49,7 @@ impl Subject {
             modes: self.modes,
             train: Some(&self.train),
             with_inference: false,
+            evaluate: None,
             reason: "a test",
             device: plan::Device::Cpu,
             rates: &DeviceProfile::cpu(),

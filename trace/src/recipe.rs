@@ -64,6 +64,8 @@ pub struct Recipe {
     pub modes: Modes,
     /// The training step to make of it; `None` for its outputs only.
     pub train: Option<TrainOptions>,
+    /// The loss and, if so said, the rows that are classified right, in place of its outputs.
+    pub evaluate: Option<(TrainOptions, bool)>,
     /// Why it is not static: the first thing that is known only at run time.
     pub reason: String,
 }

@@ -3,9 +3,10 @@
 //! Every commit takes a guard, the finiteness of the loss, so that a step whose loss is NaN or infinite leaves the state as it was; for
 //! the same reason nothing is committed before the last operation that may refuse its data.
 
+mod statistics;
+
 use graph::{
-    Attrs, DType, Dim, Graph, Init, InputRole, NodeId, Shape, StateId, StateKind, TensorType, ValueDef,
-    ValueId,
+    Attrs, DType, Dim, Graph, Init, InputRole, Shape, StateId, StateKind, TensorType, ValueDef, ValueId,
 };
 use ops::{
     Builder, OpError,
@@ -67,6 +68,8 @@ pub struct TrainOptions {
     pub label: String,
     /// Class axis of the output; `None`: the last for three axes, otherwise the second.
     pub class_axis: Option<i64>,
+    /// The label that counts nothing in an added loss over classes; `None`: every label counts.
+    pub ignore_index: Option<i64>,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// Largest global norm of the gradients.
@@ -207,8 +210,8 @@ pub fn training_step(
         graph.outputs = std::iter::once(loss).chain(pairs.iter().map(|(_, g)| *g)).collect();
     } else {
         b.set_scope("step");
-        let ok = b.call("IsFinite", &[loss]).map_err(wrap)?;
-        guard_statistics(b.graph_mut(), ok);
+        let ok = guard(&mut b, kind, loss).map_err(wrap)?;
+        statistics::guard(&mut b, kind, options.accumulate, ok)?;
         update(&mut b, options, kind, &pairs, ok)?;
         graph.outputs = vec![loss];
     }
@@ -226,24 +229,30 @@ pub fn training_step(
     Ok(TrainingStep { graph, unreached, gradients })
 }
 
+/// Whether the step may be committed: its loss is finite, in every part of it. Earlier parts leave the sum of their losses to the last one.
+fn guard(b: &mut Builder<'_>, kind: ProgramKind, loss: ValueId) -> Result<ValueId, OpError> {
+    if kind == ProgramKind::Train {
+        return b.call("IsFinite", &[loss]);
+    }
+    let earlier = add_state(b, "step/loss", loss, StateKind::Accumulator);
+    if kind == ProgramKind::Micro {
+        let sum = b.call("Accumulate", &[earlier, loss])?;
+        set_output(b, earlier, sum);
+        return b.call("IsFinite", &[loss]);
+    }
+    let sum = b.call("Add", &[earlier, loss])?;
+    let ok = b.call("IsFinite", &[sum])?;
+    let zero = b.call("Reset", &[earlier, ok])?;
+    set_output(b, earlier, zero);
+    Ok(ok)
+}
+
 fn named_values(graph: &Graph, pairs: &[(String, ValueId)]) -> Vec<String> {
     pairs.iter().map(|(_, v)| graph.value(*v).name.to_string()).collect()
 }
 
-/// Commits of running statistics wait for the guard, too.
-fn guard_statistics(graph: &mut Graph, ok: ValueId) {
-    let commits: Vec<NodeId> =
-        graph.states.iter().filter_map(|s| s.output).filter_map(|v| graph.producer(v)).collect();
-    for n in commits {
-        let node = &mut graph.nodes[n.index()];
-        if &*node.op == "RunningUpdate" {
-            node.inputs.resize(3, None);
-            node.inputs[2] = Some(ok);
-        }
-    }
-}
-
-fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {
+/// The loss that is trained, added to the graph where it is not in the model.
+pub(crate) fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result<ValueId, TrainError> {
     let outputs = b.graph().outputs.clone();
     let names: Vec<String> = outputs.iter().map(|v| b.graph().value(*v).name.to_string()).collect();
     let find = |name: &str| {
@@ -304,7 +313,11 @@ fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result
             } else {
                 "SoftmaxCrossEntropyLoss"
             };
-            b.op(op, Attrs::new().with("reduction", "mean"), &[flat, label])
+            let mut attrs = Attrs::new().with("reduction", "mean");
+            if let Some(i) = options.ignore_index {
+                attrs = attrs.with("ignore_index", i);
+            }
+            b.op(op, attrs, &[flat, label])
         }
         Some(Loss::Mse) => {
             let label = label_input(b, options, ty.clone())?;

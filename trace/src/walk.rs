@@ -5,8 +5,8 @@ use crate::{
     error::{TraceError, TraceErrorKind},
 };
 use graph::{
-    Attr, Bindings, DType, Graph, Init, InputRole, Literal, StateKind, Symbol, TensorType, ValueDef, ValueId,
-    quote_name,
+    Attr, Attrs, Bindings, DType, Graph, Init, InputRole, Literal, StateKind, Symbol, TensorType, ValueDef,
+    ValueId, quote_name,
 };
 use ops::{
     Builder, OpError,
@@ -359,11 +359,7 @@ impl<'s> Walk<'s, '_, '_> {
         let extents: Option<Vec<u64>> =
             extents.and_then(|e| e.iter().map(|n| u64::try_from(*n).ok()).collect());
         let Some(shape) = extents else { return Ok(false) };
-        let fill = match node.attrs.get("value") {
-            None => Literal::scalar(DType::F32, 0.0),
-            Some(Attr::Tensor(l)) if l.len() == 1 => l.clone(),
-            Some(_) => return Ok(false),
-        };
+        let Some(fill) = repeated(&node.attrs) else { return Ok(false) };
         if !fill.dtype().is_float() {
             return Ok(false);
         }
@@ -442,6 +438,15 @@ impl<'s> Walk<'s, '_, '_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The element that a ConstantOfShape with these attributes repeats.
+pub fn repeated(attrs: &Attrs) -> Option<Literal> {
+    match attrs.get("value") {
+        None => Some(Literal::scalar(DType::F32, 0.0)),
+        Some(Attr::Tensor(l)) if l.len() == 1 => Some(l.clone()),
+        Some(_) => None,
     }
 }
 

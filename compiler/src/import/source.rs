@@ -10,7 +10,7 @@ use super::{
     trainable::{self, Uses},
     weights::{self, Source as Elements, Weights},
 };
-use graph::{Attr, Bindings, DType, Literal, TensorType, quote_name};
+use graph::{Bindings, DType, Literal, TensorType, quote_name};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -252,11 +252,7 @@ impl<'m> Converter<'m, '_> {
         let Some(SourceTensor::Constant(l)) = self.tensors.get(shape) else { return false };
         let extents = l.to_ints().unwrap_or_default();
         let shape: Option<Vec<u64>> = extents.iter().map(|n| u64::try_from(*n).ok()).collect();
-        let fill = match node.attrs.get("value") {
-            None => Literal::scalar(DType::F32, 0.0),
-            Some(Attr::Tensor(l)) if l.len() == 1 => l.clone(),
-            Some(_) => return false,
-        };
+        let Some(fill) = trace::repeated(&node.attrs) else { return false };
         let Some(shape) = shape.filter(|_| fill.dtype().is_float()) else { return false };
         let bytes = shape.iter().map(|d| (*d).max(1)).try_fold(fill.dtype().size(), u64::checked_mul);
         if bytes.is_none_or(|b| b > tensor::MAX_BYTES) {

@@ -1,9 +1,9 @@
 //! A model walked once, with what is known of it at compile time.
 
 use super::{
-    Imported, Open, Options, Remark,
+    Imported, Open, Options, Remark, attrs,
     error::{ImportError, ImportErrorKind},
-    flatten::flatten,
+    flatten::{FlatNode, flatten},
     inputs,
     model::{Model, ModelSource},
     source::{Parts, constant_node, parts},
@@ -83,6 +83,34 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
     Ok(Open { source, graph, weights, candidates, remarks })
 }
 
+/// Tensors that nodes are or make, those in bodies included.
+fn tensors_of(model: &Model, nodes: &[FlatNode<'_>], out: &mut Weights) {
+    for node in nodes {
+        for (_, body) in &node.bodies {
+            tensors_of(model, &body.nodes, out);
+            for (name, t) in &body.initializers {
+                if let Ok(tensor) = tensor::tensor(t, &model.cuts, model.source.folder()) {
+                    out.insert(name.as_str().into(), tensor);
+                }
+            }
+        }
+        match (node.domain, node.op_type, node.outputs.first()) {
+            ("", "Constant", Some(o)) => {
+                if let Ok(tensor) = constant_node(model, node) {
+                    out.insert(o.as_str().into(), tensor);
+                }
+            }
+            ("", "ConstantOfShape", Some(o)) => {
+                let element = attrs::attributes(model, node).ok().and_then(|a| trace::repeated(&a));
+                if let Some(element) = element {
+                    out.insert_repeated(o.as_str().into(), element);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 fn remark(key: &str, text: &str) -> Remark {
     Remark { key: key.to_owned(), text: text.to_owned(), node: String::new(), count: 1 }
 }
@@ -108,7 +136,8 @@ pub fn input_types(model: &Model) -> Result<Vec<(String, TensorType)>, ImportErr
     inputs.map(|i| i.types).map_err(fail)
 }
 
-/// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name.
+/// Where the elements of a model's tensors are, without importing its nodes: initializers and Constant nodes by name; for those
+/// that ConstantOfShape makes see [`Weights::fill`].
 pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
     let proto = &model.proto.graph;
     let mut out = Weights::new(model.source.clone());
@@ -118,11 +147,7 @@ pub fn weights_of(model: &Model) -> Result<Weights, ImportError> {
         .map(|t| t.name.as_str())
         .chain(proto.input.iter().map(|i| i.name.as_str()))
         .collect();
-    for node in flatten(model, &names)?.iter().filter(|n| n.domain.is_empty() && n.op_type == "Constant") {
-        if let (Some(o), Ok(tensor)) = (node.outputs.first(), constant_node(model, node)) {
-            out.insert(o.as_str().into(), tensor);
-        }
-    }
+    tensors_of(model, &flatten(model, &names)?, &mut out);
     for t in &proto.initializer {
         if let Ok(tensor) = tensor::tensor(t, &model.cuts, model.source.folder()) {
             out.insert(t.name.as_str().into(), tensor);

@@ -69,6 +69,8 @@ pub struct WeightError {
 pub struct Weights {
     model: ModelSource,
     entries: BTreeMap<Arc<str>, Weight>,
+    /// Elements that nodes repeat into tensors of a shape that only an import computes; see [`Weights::fill`].
+    repeated: BTreeMap<Arc<str>, Literal>,
 }
 
 enum ReadError {
@@ -91,7 +93,7 @@ impl From<io::Error> for ReadError {
 impl Weights {
     /// No weights of a model.
     pub fn new(model: ModelSource) -> Weights {
-        Weights { model, entries: BTreeMap::new() }
+        Weights { model, entries: BTreeMap::new(), repeated: BTreeMap::new() }
     }
 
     /// The model.
@@ -102,6 +104,22 @@ impl Weights {
     /// Adds a tensor.
     pub fn insert(&mut self, name: Arc<str>, tensor: Tensor) {
         self.entries.insert(name, Weight { tensor, hash: None });
+    }
+
+    /// Notes the one element of a tensor whose shape is not known here.
+    pub(super) fn insert_repeated(&mut self, name: Arc<str>, element: Literal) {
+        self.repeated.insert(name, element);
+    }
+
+    /// Adds the tensor of this type that the model makes by repeating one element (ConstantOfShape), if it makes `name` so and it is not
+    /// here yet: whoever has the plan of a model knows the shape without importing the model again.
+    pub fn fill(&mut self, name: &str, ty: &TensorType) {
+        let element = self.repeated.get(name).filter(|e| e.dtype() == ty.dtype);
+        if let (Some(e), Some(shape), false) = (element, ty.shape.fixed(), self.entries.contains_key(name)) {
+            let shape = shape.iter().map(|d| *d as u64).collect();
+            let source = Source::Fill(e.bytes().to_vec());
+            self.insert(name.into(), Tensor { dtype: ty.dtype, shape, source });
+        }
     }
 
     /// Forgets all tensors but those that `keep` wants.

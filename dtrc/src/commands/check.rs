@@ -19,7 +19,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         let peak = replays.iter().map(|r| r.peak).max().unwrap_or(0);
         if global.json {
             let object = json!({"schema": 1, "plan": path, "valid": true, "arena_bytes": plan.arena, "peak_bytes": peak,
-                "budget_bytes": plan.budget, "numerics": crate::commands::compile::hex(&plan.numerics)});
+                "budget_bytes": plan.budget, "numerics": plan::hex(&plan.numerics)});
             println!("{object}");
         } else {
             let programs: Vec<_> = plan.programs.iter().map(|p| p.kind.to_string()).collect();

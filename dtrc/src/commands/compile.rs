@@ -3,7 +3,7 @@
 use crate::{
     cli::Global,
     error::CliError,
-    model::{ModelArgs, list_trainable, load},
+    model::{ModelArgs, OpenModel, list_trainable, load_any},
     progress::{Progress, note},
     units,
 };
@@ -11,6 +11,7 @@ use compiler::{
     pipeline::{Budget, Compiled, Request, plan_programs},
     planner::Options as PlannerOptions,
 };
+use plan::hex;
 use serde_json::json;
 use std::{
     io::Write,
@@ -47,6 +48,10 @@ pub struct PlannerArgs {
     /// How many step executions the search may simulate; default: by the model's size. More may find a faster plan.
     #[arg(long)]
     work_limit: Option<u64>,
+
+    /// Of a dynamic model: memory for what is made at run time. Default: what the state leaves of the budget.
+    #[arg(long, value_name = "BYTES", value_parser = units::absolute)]
+    dynamic_pool: Option<u64>,
 }
 
 impl PlannerArgs {
@@ -63,11 +68,6 @@ impl PlannerArgs {
             ..PlannerOptions::default()
         }
     }
-}
-
-/// A hash in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Writes a file aside, syncs it and renames it into place.
@@ -98,7 +98,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
 /// Refuses a place where no file can be written, before hours of work are lost to it.
 pub fn check_writable(path: &Path) -> Result<(), CliError> {
     if path.is_dir() {
-        return Err(CliError::disk(path.display(), &std::io::ErrorKind::IsADirectory.into()));
+        return Err(CliError::unwritable(path, &std::io::ErrorKind::IsADirectory.into()));
     }
     if path.exists() {
         return match std::fs::File::options().append(true).open(path) {
@@ -121,7 +121,12 @@ pub fn compile(
     planner: &PlannerArgs,
     global: Global,
 ) -> Result<(Compiled, crate::model::Model), CliError> {
-    let model = load(model, global)?;
+    let model = load_any(model, global)?;
+    if let Some(open) = &model.open {
+        let plan = dynamic(&model, open, budget, planner)?;
+        let budget = plan.budget;
+        return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
+    }
     let progress = Arc::new(Progress::new(global.quiet));
     let options = planner.options(progress.clone());
     let weights = &model.weights;
@@ -136,6 +141,39 @@ pub fn compile(
     let compiled = plan_programs(model.graphs.clone(), budget, &request);
     progress.finish();
     Ok((compiled?, model))
+}
+
+/// The plan of a model that is walked at every step.
+fn dynamic(
+    model: &crate::model::Model,
+    open: &OpenModel,
+    budget: Budget,
+    planner: &PlannerArgs,
+) -> Result<plan::Plan, CliError> {
+    let Budget::Bytes(budget) = budget else {
+        let what = "this model is dynamic: what it takes with everything kept is known only at run time, and no share of it; give --budget in \
+                    bytes (64M, 4G)";
+        return Err(CliError::usage(what));
+    };
+    let weights = &model.weights;
+    let request = compiler::dynamic::Request {
+        model: &model.name,
+        open: &open.open,
+        modes: open.modes,
+        train: open.train.as_ref(),
+        with_inference: open.with_inference,
+        evaluate: open.evaluate.as_ref().map(|(o, accuracy)| (o, *accuracy)),
+        reason: &open.reason,
+        device: plan::Device::Cpu,
+        rates: &model.costs.profile,
+        weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
+    };
+    compiler::dynamic::plan(&request, budget, planner.dynamic_pool).map_err(|e| match e {
+        compiler::dynamic::DynamicError::State { .. } => {
+            CliError { kind: "infeasible", message: e.to_string(), code: crate::error::INFEASIBLE }
+        }
+        e => CliError::failed(e.to_string()),
+    })
 }
 
 /// Compiles and writes the plan.

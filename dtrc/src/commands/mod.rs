@@ -12,6 +12,7 @@ pub mod diff;
 pub mod doctor;
 pub mod estimate;
 pub mod explain;
+pub mod man;
 pub mod min_budget;
 pub mod offsets;
 pub mod plan;
@@ -42,5 +43,6 @@ pub fn run(cli: Cli) -> Result<u8, CliError> {
         Command::Plan(a) => plan::run(&a, global),
         Command::Offsets(a) => offsets::run(&a, global),
         Command::Completions(a) => completions::run(&a),
+        Command::Man(a) => man::run(&a, global),
     }
 }

@@ -4,6 +4,7 @@ use crate::{
     cli::Global,
     commands::compile,
     error::{CliError, INFEASIBLE},
+    files::read_text,
     units,
 };
 use compiler::planner::offsets::{
@@ -45,12 +46,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if let Some(path) = &args.output {
         compile::check_writable(path)?;
     }
-    let text = std::fs::read_to_string(&args.file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => {
-            CliError::bad_input(format!("{}: not a text file", args.file.display()))
-        }
-        _ => CliError::disk(args.file.display(), &e),
-    })?;
+    let text = read_text(&args.file)?;
     let mut limits = Limits::default();
     if let Some(search) = args.work_limit {
         limits.search = search;

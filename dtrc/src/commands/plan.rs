@@ -4,6 +4,7 @@ use crate::{
     cli::Global,
     commands::compile::{self, PlannerArgs},
     error::{CliError, INFEASIBLE},
+    files::read_text,
     planning::number,
     progress::Progress,
     units,
@@ -72,24 +73,15 @@ struct Source {
     whole: u64,
 }
 
-fn read(path: &Path) -> Result<String, CliError> {
-    std::fs::read_to_string(path).map_err(|e| match e.kind() {
-        std::io::ErrorKind::InvalidData => {
-            CliError::bad_input(format!("{}: not a text file", path.display()))
-        }
-        _ => CliError::disk(path.display(), &e),
-    })
-}
-
 fn source(args: &Args) -> Result<Source, CliError> {
     let wrong = |path: &Path, e: String| CliError::bad_input(format!("{}: {e}", path.display()));
     if let Some(path) = &args.from_log {
-        let log = import_log::import(&read(path)?).map_err(|e| wrong(path, e.to_string()))?;
+        let log = import_log::import(&read_text(path)?).map_err(|e| wrong(path, e.to_string()))?;
         let ids = (0..log.problem.nodes.len() as u64).collect();
         return Ok(Source { problem: log.problem, ids, whole: log.baseline_peak });
     }
     let Some(path) = &args.from_graph else { return Err(CliError::usage("give --from-graph or --from-log")) };
-    let graph = import_json::import(&read(path)?).map_err(|e| wrong(path, e.to_string()))?;
+    let graph = import_json::import(&read_text(path)?).map_err(|e| wrong(path, e.to_string()))?;
     let order: Vec<u32> = (0..graph.problem.nodes.len() as u32).collect();
     let all = replay::assemble(&graph.problem, &order, u64::MAX);
     let whole = replay::replay(&graph.problem, &all).map_err(|e| wrong(path, e.to_string()))?.peak;

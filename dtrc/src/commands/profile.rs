@@ -7,6 +7,7 @@ use crate::{
     model::{ModelArgs, ModelWeights, load},
     planning::plan_at,
     progress::{Progress, note},
+    session::by_name,
     synthetic::{self, OrMadeUp},
 };
 use compiler::{
@@ -104,7 +105,7 @@ fn measure(
     times: &mut BTreeMap<String, Vec<u64>>,
 ) -> Result<Duration, CliError> {
     let batch = synthetic::batch(program, 0);
-    let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+    let (data, _) = by_name(&batch);
     let mut steps: Vec<u64> = Vec::new();
     for i in 0..=args.repeat {
         // A tiny rate: the values must stay ordinary, not learn.

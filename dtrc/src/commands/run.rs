@@ -5,7 +5,7 @@ use crate::{
     commands::compile,
     error::CliError,
     progress::note,
-    session::{SessionArgs, is_plan, open_data, ready},
+    session::{Inference, SessionArgs, by_name, is_plan, open_data, ready},
     synthetic,
 };
 use compiler::pipeline::Budget;
@@ -96,7 +96,9 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if session_args.budget.is_none() && !is_plan(&session_args.model.model)? {
         session_args.budget = Some(Budget::OfKeepAll(1.0));
     }
-    let ready = ready(&session_args, global, args.program == Some(ProgramName::Infer))?;
+    let outputs = args.program == Some(ProgramName::Infer) && args.session.model.metric.is_empty();
+    let needed = if outputs { Inference::Outputs } else { Inference::AsAsked };
+    let ready = ready(&session_args, global, needed)?;
     let mut session = session_args.load(&ready, global)?;
     let program = match args.program {
         Some(ProgramName::Train) => session.program(ProgramKind::Train)?,
@@ -174,9 +176,10 @@ fn execute(
                 synthetic::batch(&session.plan().programs[program], seed)
             }
         };
-        let inputs: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+        let (inputs, shapes) = by_name(&batch);
         let inputs = StepInputs {
             data: &inputs,
+            shapes: &shapes,
             learning_rate: args.lr,
             step: step as i64 + 1,
             seed: args.seed,

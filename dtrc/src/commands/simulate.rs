@@ -1,6 +1,6 @@
 //! `dtrc simulate`: online DTR on a recorded operator log.
 
-use crate::{cli::Global, commands::compile, error::CliError, units};
+use crate::{cli::Global, commands::compile, error::CliError, files::check_readable, units};
 use dtr::{
     Dealloc, Heuristic,
     simrd::{Budget, Report, SimOptions, SimulateError, Status, simulate, write_trace},
@@ -131,6 +131,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         trace: args.trace.is_some(),
         ..SimOptions::new(args.heuristic, budget)
     };
+    check_readable(&args.log)?;
     let file = File::open(&args.log).map_err(|e| CliError::disk(args.log.display(), &e))?;
     let report = simulate(BufReader::with_capacity(1 << 16, file), &options).map_err(|e| {
         let e = CliError::from(e);

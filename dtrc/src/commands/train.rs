@@ -1,38 +1,39 @@
 //! `dtrc train`: from a model or plan and data to trained weights.
 
+mod evaluation;
+mod log;
+mod source;
+mod steps;
+
 use crate::{
     cli::Global,
-    commands::compile::{hex, write_file},
+    commands::compile::{check_writable, write_file},
     error::CliError,
-    memory,
+    files::{check_data, check_folder},
     picture::{self, Curve, Moment},
     progress::note,
-    save::{SaveArgs, Saves},
-    schedule::{LrSchedule, learning_rate},
-    session::{SessionArgs, open_data, ready, wanted},
-    synthetic::{classes, made_up},
+    save::SaveArgs,
+    schedule::LrSchedule,
+    session::{Inference, SessionArgs, open_data, ready, wanted},
+    synthetic::classes,
     units,
 };
 use compiler::pipeline::Budget;
+use evaluation::Evaluation;
+use log::Log;
 use plan::ProgramKind;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
-use runtime::{
-    RunOptions, RuntimeError, Session, StepInputs,
-    checkpoint::{self, CheckpointError, Cursor},
-    data::dataset::{Dataset, Wanted},
-};
+use runtime::checkpoint::{self, Cursor};
 use serde_json::json;
+use source::Source;
 use std::{
-    fs::File,
-    io::{BufWriter, IsTerminal, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
+use steps::Run;
 
 /// Arguments of `dtrc train`.
 #[derive(Debug, clap::Args)]
@@ -49,12 +50,12 @@ pub struct Args {
     #[arg(long, conflicts_with = "data")]
     synthetic: bool,
 
-    /// Times through the data.
-    #[arg(long, default_value_t = 1)]
-    epochs: u64,
+    /// Times through the data. Default: 1, or as many as --steps takes. With --steps, whichever ends first.
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    epochs: Option<u64>,
 
     /// Stop after this many updates.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::count)]
     steps: Option<u64>,
 
     /// Learning rate.
@@ -77,7 +78,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
 
-    /// What to do when a loss is NaN or infinite. The state stays as before that step either way.
+    /// What to do when a loss is NaN or infinite. The state stays as before that step either way; --checkpoint gets it before training
+    /// stops.
     #[arg(long, value_enum, default_value_t = OnNan::Stop)]
     on_nan: OnNan,
 
@@ -102,7 +104,7 @@ pub struct Args {
     eval_data: Option<PathBuf>,
 
     /// Evaluate after every N updates (and at the end).
-    #[arg(long, value_name = "N", requires = "eval_data")]
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = units::count)]
     eval_every: Option<u64>,
 
     /// Write a line a step: JSON lines, or CSV if the name ends in .csv.
@@ -114,12 +116,12 @@ pub struct Args {
     checkpoint: Option<PathBuf>,
 
     /// Checkpoint after every N updates.
-    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "checkpoint", value_parser = units::count)]
     every: Option<u64>,
 
-    /// Keep the newest K checkpoints; 0 keeps all.
-    #[arg(long, value_name = "K", default_value_t = 3)]
-    keep: usize,
+    /// Keep the newest K checkpoints, or all.
+    #[arg(long, value_name = "K", default_value = "3", value_parser = keep)]
+    keep: Keep,
 
     /// Go on from the newest whole checkpoint in --checkpoint.
     #[arg(long, requires = "checkpoint")]
@@ -129,6 +131,18 @@ pub struct Args {
     save: SaveArgs,
 }
 
+/// `--keep`.
+#[derive(Clone, Copy, Debug)]
+struct Keep(usize);
+
+fn keep(text: &str) -> Result<Keep, String> {
+    match (text, text.parse()) {
+        ("all", _) => Ok(Keep(0)),
+        (_, Ok(n)) if n > 0 => Ok(Keep(n)),
+        _ => Err("give how many to keep, 1 or more, or all".to_owned()),
+    }
+}
+
 /// `--on-nan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnNan {
@@ -136,90 +150,6 @@ pub enum OnNan {
     Stop,
     /// Go on with the next batch.
     Skip,
-}
-
-/// Where batches come from.
-enum Source {
-    Data(Dataset),
-    Synthetic { wanted: Vec<Wanted>, classes: u64, seed: u64 },
-}
-
-impl Source {
-    fn batches(&self) -> u64 {
-        match self {
-            Source::Data(d) => d.batches(),
-            Source::Synthetic { .. } => u64::MAX,
-        }
-    }
-
-    fn batch(
-        &mut self,
-        order: Option<&runtime::data::dataset::Order>,
-        index: u64,
-    ) -> Result<Vec<(String, Vec<u8>)>, CliError> {
-        match self {
-            Source::Data(d) => {
-                let order = order.ok_or_else(|| CliError::failed("no order of the data"))?;
-                d.batch(order, index).map_err(|e| CliError::bad_input(e.to_string()))
-            }
-            Source::Synthetic { wanted, classes, seed } => {
-                let mut rng =
-                    ChaCha8Rng::seed_from_u64(seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-                Ok(wanted.iter().map(|w| (w.name.clone(), made_up(w, *classes, &mut rng))).collect())
-            }
-        }
-    }
-}
-
-/// One line a step, as JSON or CSV.
-struct Log {
-    out: BufWriter<File>,
-    csv: bool,
-    path: PathBuf,
-}
-
-impl Log {
-    fn open(path: &Path, append: bool) -> Result<Log, CliError> {
-        let fail = |e: std::io::Error| CliError::disk(path.display(), &e);
-        let file = File::options()
-            .create(true)
-            .write(true)
-            .append(append)
-            .truncate(!append)
-            .open(path)
-            .map_err(fail)?;
-        let fresh = file.metadata().map_err(fail)?.len() == 0;
-        let csv = path.extension().is_some_and(|e| e == "csv");
-        let mut out = BufWriter::new(file);
-        if csv && fresh {
-            writeln!(out, "step,epoch,loss,lr,seconds").map_err(fail)?;
-        }
-        Ok(Log { out, csv, path: path.to_owned() })
-    }
-
-    fn step(&mut self, step: u64, epoch: u64, loss: f64, lr: f64, seconds: f64) -> Result<(), CliError> {
-        let line = if self.csv {
-            format!("{step},{epoch},{loss},{lr},{seconds:.6}")
-        } else {
-            json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds})
-                .to_string()
-        };
-        writeln!(self.out, "{line}")
-            .and_then(|()| self.out.flush())
-            .map_err(|e| CliError::disk(self.path.display(), &e))
-    }
-}
-
-impl From<CheckpointError> for CliError {
-    fn from(e: CheckpointError) -> Self {
-        match &e {
-            CheckpointError::Io { error, path } => CliError::disk(path, error),
-            CheckpointError::Broken { .. } | CheckpointError::Other { .. } => {
-                CliError::bad_input(e.to_string())
-            }
-            CheckpointError::Runtime(_) => CliError::failed(e.to_string()),
-        }
-    }
 }
 
 /// Notes the last of SIGINT and SIGTERM; a second one ends the process at once.
@@ -234,27 +164,6 @@ fn signals() -> Result<Arc<AtomicUsize>, CliError> {
         signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(wrap)?;
     }
     Ok(flag)
-}
-
-/// Everything a run of training holds.
-struct Run<'a> {
-    args: &'a Args,
-    global: Global,
-    session: Session,
-    source: Source,
-    eval: Option<Dataset>,
-    log: Option<Log>,
-    saves: Saves,
-    cursor: Cursor,
-    total: u64,
-    started: Instant,
-    last_line: Option<Instant>,
-    /// Most anonymous resident bytes seen after a step.
-    peak_anonymous: u64,
-    /// Bits of every loss, for `--compare`.
-    losses: Vec<u64>,
-    /// Duration of every step.
-    step_seconds: Vec<f64>,
 }
 
 /// What a run of training gave.
@@ -273,6 +182,13 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if !(args.lr.is_finite() && args.lr >= 0.0) {
         return Err(CliError::usage("--lr must be finite and not negative"));
     }
+    if args.eval_data.is_none() && !args.session.model.metric.is_empty() {
+        return Err(CliError::usage("--metric tells what --eval-data shows: give --eval-data as well"));
+    }
+    args.data.iter().chain(&args.eval_data).try_for_each(|p| check_data(p))?;
+    let saves = args.save.save.iter().chain(&args.save.save_inference);
+    saves.chain(&args.log).chain(&args.picture).try_for_each(|p| check_writable(p))?;
+    args.checkpoint.iter().try_for_each(|p| check_folder(p))?;
     let interrupted = signals()?;
     if !args.compare {
         return once(args, &args.session, global, &interrupted).map(|(code, _)| code);
@@ -338,7 +254,11 @@ fn once(
     global: Global,
     interrupted: &Arc<AtomicUsize>,
 ) -> Result<(u8, Summary), CliError> {
-    let ready = ready(session_args, global, args.eval_data.is_some())?;
+    let ready = ready(
+        session_args,
+        global,
+        if args.eval_data.is_some() { Inference::Metrics } else { Inference::AsAsked },
+    )?;
     let first = &ready.plan.programs[0];
     if first.kind == ProgramKind::Infer {
         return Err(CliError::bad_input(
@@ -346,13 +266,7 @@ fn once(
         ));
     }
     let eval = match &args.eval_data {
-        Some(path) => {
-            let p = ready.plan.programs.iter().find(|p| p.kind == ProgramKind::Infer);
-            let p = p.ok_or_else(|| {
-                CliError::bad_input("the plan has no inference program: compile it with --with-inference")
-            })?;
-            Some(open_data(path, p, global)?)
-        }
+        Some(path) => Some(Evaluation::open(path, &args.session.model.metric, &ready, global)?),
         None => None,
     };
     let source = match &args.data {
@@ -374,8 +288,8 @@ fn once(
         return Err(CliError::usage(format!("{}: {what}", dir.display())));
     }
     if let (true, Some(dir)) = (args.resume, &args.checkpoint) {
-        let (found, remarks) = checkpoint::resume(dir, &mut session)?;
-        remarks.iter().for_each(|r| note(global.quiet, r));
+        let (found, broken) = checkpoint::resume(dir, &mut session)?;
+        broken.iter().for_each(|b| note(global.quiet, format!("{b}; an older one is tried")));
         match found {
             Some(c) => {
                 if c.seed != args.seed || c.shuffle != args.shuffle {
@@ -393,26 +307,42 @@ fn once(
     let per_epoch = source.batches() / parts;
     if per_epoch == 0 {
         return Err(CliError::bad_input(format!(
-            "the data has {} batches, a step takes {parts}",
+            "the data has {} batches, a step of --accumulate {parts} takes {parts}: give more data or fewer parts",
             source.batches()
         )));
     }
-    let all = per_epoch.saturating_mul(args.epochs);
-    let total = args.steps.map_or(all, |s| s.min(all));
+    if let (Source::Data(d), rest @ 1..) = (&source, source.batches() % parts) {
+        note(
+            global.quiet,
+            format!("the last {rest} of {} batches do not fill a step of {parts}", d.batches()),
+        );
+    }
+    let total = match (args.steps, args.epochs) {
+        (Some(steps), None) => steps,
+        (steps, epochs) => per_epoch.saturating_mul(epochs.unwrap_or(1)).min(steps.unwrap_or(u64::MAX)),
+    };
     if per_epoch > u64::MAX / 2 / parts && args.steps.is_none() {
         return Err(CliError::usage("--synthetic data has no end: give --steps"));
     }
-    let log = args.log.as_ref().map(|p| Log::open(p, args.resume)).transpose()?;
+    let log = args
+        .log
+        .as_ref()
+        .map(|p| Log::open(p, args.resume, eval.as_ref().map_or(&[], |e| &e.names)))
+        .transpose()?;
     let mut run = Run {
         args,
         global,
         session,
         source,
         eval,
+        evaluated: None,
         log,
         saves,
+        saved_at: cursor.step,
+        resumed_at: cursor.step,
         cursor,
         total,
+        last_batch: 0,
         started: Instant::now(),
         last_line: None,
         peak_anonymous: 0,
@@ -439,251 +369,4 @@ fn once(
     };
     let code = run.finish(loss, interrupted.load(Ordering::Relaxed))?;
     Ok((code, summary))
-}
-
-impl Run<'_> {
-    /// Steps until the end or an interrupt. Returns the last loss.
-    fn train(&mut self, per_epoch: u64, interrupted: &AtomicUsize) -> Result<Option<f64>, CliError> {
-        let mut last = None;
-        let mut order = None;
-        let mut order_epoch = None;
-        while self.cursor.step < self.total && interrupted.load(Ordering::Relaxed) == 0 {
-            if self.cursor.batch >= per_epoch {
-                self.cursor.epoch += 1;
-                self.cursor.batch = 0;
-            }
-            if order_epoch != Some(self.cursor.epoch) {
-                if let Source::Data(d) = &self.source {
-                    order = Some(d.order(self.cursor.epoch, self.cursor.shuffle));
-                }
-                order_epoch = Some(self.cursor.epoch);
-            }
-            let start = Instant::now();
-            let step = self.cursor.step + 1;
-            let lr = learning_rate(self.args.lr_schedule, self.args.lr, step, self.total, self.args.warmup);
-            let loss = self.step(order.as_ref(), lr, step)?;
-            let seconds = start.elapsed().as_secs_f64();
-            if let Some(rss) = memory::anonymous_rss() {
-                self.peak_anonymous = self.peak_anonymous.max(rss);
-            }
-            if !loss.is_finite() {
-                let what = format!(
-                    "step {step} (epoch {}, batch {}): the loss is {loss}",
-                    self.cursor.epoch, self.cursor.batch
-                );
-                if self.args.on_nan == OnNan::Stop {
-                    let hint = "the state is as before the step; lower --lr, use --clip-norm, or go on with --on-nan skip";
-                    return Err(CliError {
-                        kind: "nan",
-                        message: format!("{what}; {hint}"),
-                        code: crate::error::FAILED,
-                    });
-                }
-                note(self.global.quiet, format!("{what}; skipped"));
-            } else {
-                last = Some(loss);
-            }
-            self.step_seconds.push(seconds);
-            if self.args.compare {
-                self.losses.push(loss.to_bits());
-            }
-            self.cursor.step = step;
-            self.cursor.batch += 1;
-            if let Some(log) = &mut self.log {
-                log.step(step, self.cursor.epoch, loss, lr, seconds)?;
-            }
-            self.tell(step, loss, seconds);
-            let due = |every: Option<u64>| every.is_some_and(|n| n > 0 && step.is_multiple_of(n));
-            if due(self.args.eval_every) {
-                self.evaluate()?;
-            }
-            if due(self.args.every) {
-                self.checkpoint()?;
-            }
-        }
-        Ok(last)
-    }
-
-    /// Measures the calls of one more step on the first batch.
-    fn moments(&mut self) -> Result<Vec<Moment>, CliError> {
-        let order = if let Source::Data(d) = &self.source { Some(d.order(0, None)) } else { None };
-        let batch = self.source.batch(order.as_ref(), 0)?;
-        let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-        let inputs = StepInputs { data: &data, step: 1, ..StepInputs::default() };
-        let options = RunOptions { check_recompute: false, measure: true };
-        let ns = self.session.run(0, &inputs, options)?.report.call_ns;
-        let replay = &self.session.replays()[0];
-        let moment = |(i, (ns, live)): (usize, (u64, &u64))| Moment {
-            ns,
-            live: *live,
-            recompute: replay.recomputed.contains(&i),
-        };
-        Ok(ns.into_iter().zip(&replay.live).enumerate().map(moment).collect())
-    }
-
-    /// One update. The loss is the mean over its parts.
-    fn step(
-        &mut self,
-        order: Option<&runtime::data::dataset::Order>,
-        lr: f64,
-        step: u64,
-    ) -> Result<f64, CliError> {
-        let parts = u64::from(self.session.plan().accumulate.max(1));
-        let mut sum = 0.0;
-        for part in 0..parts {
-            let index = match &self.source {
-                Source::Data(_) => self.cursor.batch * parts + part,
-                Source::Synthetic { .. } => (step - 1) * parts + part,
-            };
-            let batch = self.source.batch(order, index)?;
-            let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-            let kind = if parts == 1 {
-                ProgramKind::Train
-            } else if part + 1 < parts {
-                ProgramKind::Micro
-            } else {
-                ProgramKind::Last
-            };
-            let inputs = StepInputs {
-                data: &data,
-                learning_rate: lr as f32,
-                step: step as i64,
-                // Parts of a step draw different masks.
-                seed: self.cursor.seed.wrapping_mul(0x1_0000).wrapping_add(part as i64),
-                ..StepInputs::default()
-            };
-            let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
-            let program = self.session.program(kind)?;
-            let result = self.session.run(program, &inputs, options);
-            let loss = result
-                .map_err(|e| at_batch(e, &self.cursor))
-                .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
-            if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
-                // The update must not see part of a step.
-                self.reset_accumulators()?;
-                return loss;
-            }
-            sum += loss?;
-        }
-        Ok(sum / parts as f64)
-    }
-
-    /// Zeros the gradients added so far.
-    fn reset_accumulators(&mut self) -> Result<(), CliError> {
-        let entries = self.session.plan().state.clone();
-        for e in entries.iter().filter(|e| e.kind == graph::StateKind::Accumulator) {
-            let zeros = vec![0; e.ty.bytes().unwrap_or(0) as usize];
-            self.session.write_state(&e.name, 0, &zeros)?;
-        }
-        Ok(())
-    }
-
-    /// A progress line: on a terminal it is written over, elsewhere one every 30 s; with `--json` an object a step.
-    fn tell(&mut self, step: u64, loss: f64, seconds: f64) {
-        if self.global.json {
-            println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
-        }
-        if self.global.quiet {
-            return;
-        }
-        let terminal = std::io::stderr().is_terminal();
-        let pause = if terminal { Duration::from_millis(200) } else { Duration::from_secs(30) };
-        if self.last_line.is_some_and(|t| t.elapsed() < pause) && step < self.total {
-            return;
-        }
-        let left = self.total - step;
-        let eta = Duration::from_secs_f64((seconds * left as f64).min(1e9)).as_secs();
-        let line = format!(
-            "step {step}/{}   loss {loss:.6}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
-            self.total,
-            units::bytes(self.session.plan().arena),
-            eta / 3600,
-            eta / 60 % 60,
-            eta % 60
-        );
-        let end = if terminal && step < self.total { "\r" } else { "\n" };
-        eprint!("{line}{end}");
-        self.last_line = Some(Instant::now());
-    }
-
-    fn checkpoint(&mut self) -> Result<(), CliError> {
-        if let Some(dir) = &self.args.checkpoint {
-            checkpoint::save(dir, &self.session, &self.cursor, self.args.keep)?;
-        }
-        Ok(())
-    }
-
-    /// Runs the inference program over the evaluation data: means of scalar outputs.
-    fn evaluate(&mut self) -> Result<(), CliError> {
-        let Some(eval) = &mut self.eval else { return Ok(()) };
-        let program = self.session.program(ProgramKind::Infer)?;
-        let order = eval.order(0, None);
-        let n = eval.batches();
-        let mut sums: Vec<(String, f64)> = Vec::new();
-        for i in 0..n {
-            let batch = eval.batch(&order, i).map_err(|e| CliError::bad_input(e.to_string()))?;
-            let data: Vec<(&str, &[u8])> = batch.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
-            let inputs = StepInputs { data: &data, ..StepInputs::default() };
-            let result = self.session.run(program, &inputs, RunOptions::default())?;
-            for (name, ty, bytes) in result.outputs {
-                let shape = vec![ty.shape.elements().unwrap_or(0)];
-                let Ok(l) = graph::Literal::new(ty.dtype, shape, bytes) else { continue };
-                if l.len() != 1 {
-                    continue;
-                }
-                match sums.iter_mut().find(|(n, _)| *n == name) {
-                    Some((_, s)) => *s += l.to_floats()[0],
-                    None => sums.push((name, l.to_floats()[0])),
-                }
-            }
-        }
-        for (name, sum) in sums {
-            let mean = sum / n as f64;
-            if self.global.json {
-                println!("{}", json!({"schema": 1, "eval": name, "step": self.cursor.step, "mean": mean}));
-            } else {
-                eprintln!("eval after step {}: {name} {mean:.6} over {n} batches", self.cursor.step);
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(mut self, loss: Option<f64>, signal: usize) -> Result<u8, CliError> {
-        self.checkpoint()?;
-        let saved = self.saves.write(&self.session, self.global)?;
-        if signal != 0 {
-            note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
-            return Ok(128 + signal as u8);
-        }
-        self.evaluate()?;
-        let peak_rss = memory::peak_rss();
-        let seconds = self.started.elapsed().as_secs_f64();
-        let plan = self.session.plan();
-        if self.args.compare && self.global.quiet {
-            return Ok(0);
-        }
-        if self.global.json {
-            let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
-                "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
-                "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
-                "saved": saved});
-            println!("{object}");
-        } else {
-            let loss = loss.map_or_else(|| "none".to_owned(), |l| format!("{l:.6}"));
-            println!(
-                "{} steps in {seconds:.1} s   loss {loss}   arena {} within {}   peak resident {}",
-                self.cursor.step,
-                units::bytes(plan.arena),
-                units::bytes(plan.budget),
-                peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
-            );
-        }
-        Ok(0)
-    }
-}
-
-fn at_batch(e: RuntimeError, cursor: &Cursor) -> CliError {
-    let mut e = CliError::from(e);
-    e.message = format!("epoch {}, batch {}: {}", cursor.epoch, cursor.batch, e.message);
-    e
 }

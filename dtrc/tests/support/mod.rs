@@ -74,17 +74,22 @@ pub fn model(name: &str) -> String {
     path.display().to_string()
 }
 
-/// A file of the handed data, or `None` after saying that the test is skipped. In CI a missing file fails the test.
-pub fn data(part: &str) -> Option<PathBuf> {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let near = ["../../shared/data", "../../../shared/data"].map(|p| root.join(p));
-    let found = given.into_iter().chain(near).map(|d| d.join(part)).find(|p| p.exists());
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "{part} is missing: set DTRC_DATA");
-        eprintln!("SKIPPED: {part} is missing: set DTRC_DATA to run this test");
-    }
-    found
+/// Writes a generated model.
+pub fn generated(
+    dir: &Path,
+    name: &str,
+    make: impl Fn(&onnx_models::Common) -> onnx_models::ModelProto,
+) -> String {
+    let common = onnx_models::Common { batch: 16, dynamic: false, loss: false, seed: 0 };
+    let path = dir.join(name);
+    std::fs::write(&path, onnx_models::to_bytes(&make(&common)).expect("a small model")).expect("a file");
+    path.display().to_string()
+}
+
+/// The small multilayer perceptron without a loss: `y` holds the scores of 10 classes for 16 rows.
+pub fn scores_model(dir: &Path) -> String {
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 };
+    generated(dir, "scores.onnx", |c| mlp.build(c))
 }
 
 /// Deterministic numbers in [-1, 1).

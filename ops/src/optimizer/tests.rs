@@ -123,6 +123,17 @@ fn running_update_accumulate_and_reset() {
     let attrs = Attrs::new().with("momentum", 0.75).with("scale", 2.0);
     close(&run("RunningUpdate", attrs, &[Some(a.clone()), Some(b.clone())])[0], &[2.25, -0.5]);
     close(&run("Accumulate", Attrs::new(), &[Some(a.clone()), Some(b.clone())])[0], &[4.0, -2.0]);
+    // Three updates one after the other, and two gathered from zero with the last one taken in at once.
+    let attrs = Attrs::new().with("momentum", 0.75);
+    let update = |old: &Literal, batch: f32| {
+        let batch = f32s(&[batch, -batch]);
+        run("RunningUpdate", attrs.clone(), &[Some(old.clone()), Some(batch)]).remove(0)
+    };
+    let one_by_one = [1.0, 4.0, 2.0].iter().fold(a.clone(), |r, b| update(&r, *b));
+    let pending = [1.0, 4.0].iter().fold(f32s(&[0.0, 0.0]), |r, b| update(&r, *b));
+    let inputs = [Some(a.clone()), Some(f32s(&[2.0, -2.0])), None, Some(pending)];
+    let at_once = run("RunningUpdate", attrs.clone().with("parts", 3), &inputs).remove(0);
+    close(&at_once, &one_by_one.to_floats());
     close(&run("Reset", Attrs::new(), &[Some(a), Some(b)])[0], &[0.0, 0.0]);
 }
 

@@ -3,7 +3,7 @@
 //! An array of the input's own shape is one batch, used at every step; an extra leading axis gives a batch each; a longer first axis is
 //! cut into batches, the rest left out.
 
-use super::{DataError, array::Array};
+use super::{DataError, array::Array, npz::Npz};
 use graph::{DType, Literal, TensorType};
 use rand::{SeedableRng, seq::SliceRandom};
 use std::{
@@ -20,6 +20,17 @@ pub struct Wanted {
     pub ty: TensorType,
     /// Whether it holds class labels, which may be given one-hot.
     pub label: bool,
+}
+
+/// The elements of one input in one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchArray {
+    /// The input's name.
+    pub name: String,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// Elements, little endian, row-major.
+    pub bytes: Vec<u8>,
 }
 
 /// How an array gives batches.
@@ -78,7 +89,7 @@ impl Dataset {
                 return Err(fail("no .npz and no .npy file in this folder".to_owned()));
             }
             for f in &npz {
-                parts.push(Part::new(&f.display().to_string(), Array::open_npz(f)?, wanted, &mut notes)?);
+                parts.push(Part::new(&f.display().to_string(), Npz::open(f)?.arrays()?, wanted, &mut notes)?);
             }
             if npz.is_empty() {
                 let mut arrays = Vec::new();
@@ -89,7 +100,12 @@ impl Dataset {
                 parts.push(Part::new(&path.display().to_string(), arrays, wanted, &mut notes)?);
             }
         } else {
-            parts.push(Part::new(&path.display().to_string(), Array::open_npz(path)?, wanted, &mut notes)?);
+            parts.push(Part::new(
+                &path.display().to_string(),
+                Npz::open(path)?.arrays()?,
+                wanted,
+                &mut notes,
+            )?);
         }
         if let Some(i) = parts.iter().position(|p| p.batches == Some(0)) {
             return Err(fail(format!("file {} of {} holds less than one batch", i + 1, parts.len())));
@@ -125,8 +141,8 @@ impl Dataset {
         Order { batches, rows }
     }
 
-    /// Reads batch `index` of an order: (input name, elements).
-    pub fn batch(&mut self, order: &Order, index: u64) -> Result<Vec<(String, Vec<u8>)>, DataError> {
+    /// Reads batch `index` of an order.
+    pub fn batch(&mut self, order: &Order, index: u64) -> Result<Vec<BatchArray>, DataError> {
         let (part, batch) = order.batches[index as usize];
         let rows = order.rows.get(&part);
         let p = &mut self.parts[part];
@@ -135,7 +151,12 @@ impl Dataset {
             .iter_mut()
             .map(|c| {
                 let rows = rows.map(|r| &r[(batch * n) as usize..((batch + 1) * n) as usize]);
-                Ok((c.wanted.name.clone(), c.read(batch, rows)?))
+                let shape = c.wanted.ty.shape.fixed().unwrap_or_default().into_iter().map(|d| d as u64);
+                Ok(BatchArray {
+                    name: c.wanted.name.clone(),
+                    shape: shape.collect(),
+                    bytes: c.read(batch, rows)?,
+                })
             })
             .collect()
     }
@@ -157,13 +178,18 @@ impl Part {
     ) -> Result<Part, DataError> {
         let fail = |what: String| DataError { file: file.to_owned(), what };
         let names = arrays.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
-        let mut columns = Vec::new();
+        let mut found = Vec::new();
         for w in wanted {
             // Arrays may be named like the input, or `in:` and its name.
             let at = arrays.iter().position(|(n, _)| *n == w.name || n.strip_prefix("in:") == Some(&w.name));
             let at =
                 at.ok_or_else(|| fail(format!("no array {:?} of type {}; there are {names}", w.name, w.ty)))?;
-            columns.push(Column::new(arrays.remove(at).1, w.clone(), notes)?);
+            found.push((w.clone(), arrays.remove(at).1));
+        }
+        close(&mut found)?;
+        let mut columns = Vec::new();
+        for (w, array) in found {
+            columns.push(Column::new(array, w, notes)?);
         }
         let mut batches: Option<u64> = None;
         // Rows are shuffled one by one only where every array is cut into the same rows; otherwise whole batches are.
@@ -171,19 +197,24 @@ impl Part {
         let alike = cuts.clone().all(|c| c.cut == Cut::Rows)
             && cuts.clone().zip(cuts.clone().skip(1)).all(|(a, b)| a.rows() == b.rows());
         let rows = if alike { cuts.clone().next().map_or(0, Column::rows) } else { 0 };
+        let mut first: Option<(&Column, u64)> = None;
         for c in &columns {
             let n = match c.cut {
                 Cut::Whole => continue,
                 Cut::Steps => c.array.ty.shape[0],
                 Cut::Rows => c.array.ty.shape[0] / c.rows().max(1),
             };
-            if batches.is_some_and(|b| b != n) {
+            let rows = |c: &Column| (c.cut == Cut::Rows).then_some(c.array.ty.shape[0]);
+            if let Some((other, b)) = first
+                && (b != n || rows(other).zip(rows(c)).is_some_and(|(a, b)| a != b))
+            {
+                let of = |c: &Column| format!("{:?} of shape {:?}", c.wanted.name, c.array.ty.shape);
+                let (other, this) = (of(other), of(c));
                 return Err(fail(format!(
-                    "{:?} gives {n} batches, another array {}",
-                    c.wanted.name,
-                    batches.unwrap_or(0)
+                    "{other} holds {b} batches, {this} {n}: give as many rows of both"
                 )));
             }
+            first = first.or(Some((c, n)));
             batches = Some(n);
         }
         if let Some(c) =
@@ -198,6 +229,59 @@ impl Part {
         }
         Ok(Part { columns, batches, rows })
     }
+}
+
+/// Gives inputs of open sizes those of their arrays: an array of as many axes as the input is one batch, one more is an axis of batches.
+/// A label whose number of axes is open follows the others.
+fn close(found: &mut [(Wanted, Array)]) -> Result<(), DataError> {
+    let mut sizes: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    let mut steps = false;
+    for (w, array) in found.iter_mut().filter(|(w, _)| !w.label || w.ty.shape.fixed().is_some()) {
+        let given = &array.ty.shape;
+        let rank = w.ty.shape.rank();
+        steps |= given.len() == rank + 1;
+        if w.ty.shape.fixed().is_some() {
+            continue;
+        }
+        let fail = |what: String| DataError { file: array.label.clone(), what };
+        let batch = match given.len() {
+            n if n == rank => &given[..],
+            n if n == rank + 1 => &given[1..],
+            n => {
+                let what = format!(
+                    "{n} axes do not fit input {:?} of type {}: give as many, or one more of batches",
+                    w.name, w.ty
+                );
+                return Err(fail(what));
+            }
+        };
+        for (d, n) in w.ty.shape.0.iter().zip(batch) {
+            let fits = match (d.as_symbol(), d.as_const()) {
+                (Some(s), _) => {
+                    let (before, of) = sizes.entry(s.to_string()).or_insert((*n, w.name.clone()));
+                    if before != n {
+                        let what = format!("size {s} is {n} in {:?}, and {before} in {of:?}", w.name);
+                        return Err(fail(what));
+                    }
+                    true
+                }
+                (None, Some(c)) => u64::try_from(c) == Ok(*n),
+                (None, None) => true,
+            };
+            if !fits {
+                return Err(fail(format!(
+                    "shape {batch:?} does not fit input {:?} of type {}",
+                    w.name, w.ty
+                )));
+            }
+        }
+        w.ty.shape = batch.into();
+    }
+    for (w, array) in found.iter_mut().filter(|(w, _)| w.ty.shape.fixed().is_none()) {
+        let given = &array.ty.shape;
+        w.ty.shape = if steps && !given.is_empty() { given[1..].into() } else { given[..].into() };
+    }
+    Ok(())
 }
 
 impl Column {

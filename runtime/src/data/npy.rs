@@ -1,7 +1,7 @@
 //! npy: a header with dtype and shape, then the elements.
 
 use super::DataError;
-use graph::{DType, Literal};
+use graph::DType;
 use npyz::{Endianness, NpyHeader, Order, TypeChar};
 use std::io::{self, Read, Write};
 
@@ -103,19 +103,4 @@ pub fn write_array(to: &mut impl Write, dtype: DType, shape: &[u64], bytes: &[u8
     }
     let widened: Vec<u8> = bytes.chunks_exact(2).flat_map(|b| [0, 0, b[0], b[1]]).collect();
     to.write_all(&widened)
-}
-
-/// Reads a whole array of at most `limit` bytes.
-pub fn read_array(reader: &mut impl Read, file: &str, limit: u64) -> Result<Literal, DataError> {
-    let array = read_header(reader, file)?;
-    let fail = |what: String| DataError { file: file.to_owned(), what };
-    let size =
-        array.bytes().filter(|n| *n <= limit).ok_or_else(|| fail(format!("larger than {limit} bytes")))?;
-    let mut bytes = Vec::new();
-    reader.take(size).read_to_end(&mut bytes).map_err(|e| fail(e.to_string()))?;
-    if bytes.len() as u64 != size {
-        return Err(fail(format!("truncated: {} of {size} bytes of elements", bytes.len())));
-    }
-    array.to_little_endian(&mut bytes);
-    Literal::new(array.dtype, array.shape, bytes).map_err(|e| fail(e.to_string()))
 }

@@ -1,10 +1,10 @@
 //! npz: a zip archive of npy arrays.
 
-use super::{DataError, npy};
+use super::{DataError, array::Array, npy};
 use graph::{DType, Literal};
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Seek, Write},
+    io::{BufReader, BufWriter, ErrorKind, Seek, Write},
     path::{Path, PathBuf},
 };
 use zip::{CompressionMethod, ZipArchive, ZipWriter, write::SimpleFileOptions};
@@ -30,33 +30,48 @@ impl Npz {
         self.archive.file_names().map(|n| n.strip_suffix(".npy").unwrap_or(n).to_owned()).collect()
     }
 
-    fn label(&self, name: &str) -> String {
-        format!("{}[{name}]", self.path.display())
+    /// Opens every array, in the archive's order: (name, array).
+    pub fn arrays(&mut self) -> Result<Vec<(String, Array)>, DataError> {
+        self.names()
+            .into_iter()
+            .enumerate()
+            .map(|(i, name)| Ok((name.clone(), self.array(i, &name)?)))
+            .collect()
     }
 
-    /// Opens an array for reading: its header is read, the reader stands at the elements.
-    pub fn array(&mut self, name: &str) -> Result<(npy::ArrayType, impl std::io::Read + '_), DataError> {
-        let label = self.label(name);
-        let names = self.names().join(", ");
-        let missing = |e: zip::result::ZipError| DataError {
-            file: label.clone(),
-            what: format!("{e}; there are {names}"),
-        };
-        let mut entry = self.archive.by_name(&format!("{name}.npy")).map_err(missing)?;
-        let array = npy::read_header(&mut entry, &label)?;
-        Ok((array, entry))
-    }
-
-    /// Reads a whole array of at most 2^40 bytes.
+    /// Reads a whole array.
     pub fn read(&mut self, name: &str) -> Result<Literal, DataError> {
-        let label = self.label(name);
-        let names = self.names().join(", ");
-        let missing = |e: zip::result::ZipError| DataError {
-            file: label.clone(),
-            what: format!("{e}; there are {names}"),
+        let names = self.names();
+        let at = names.iter().position(|n| n == name).ok_or_else(|| DataError {
+            file: self.path.display().to_string(),
+            what: format!("no array {name:?}; there are {}", names.join(", ")),
+        })?;
+        self.array(at, name)?.literal()
+    }
+
+    /// Opens entry `i`: a stored one in place, a packed one from an unpacked temporary copy. Either is read through once, because its
+    /// checksum covers all of it and batches are read piece by piece later.
+    fn array(&mut self, i: usize, name: &str) -> Result<Array, DataError> {
+        let label = format!("{}[{name}]", self.path.display());
+        let fail = |what: String| DataError { file: label.clone(), what };
+        let broken = |e: std::io::Error| match e.kind() {
+            ErrorKind::InvalidData
+            | ErrorKind::InvalidInput
+            | ErrorKind::Other
+            | ErrorKind::UnexpectedEof => fail(format!("damaged ({e}): write the file anew")),
+            _ => fail(e.to_string()),
         };
-        let mut entry = self.archive.by_name(&format!("{name}.npy")).map_err(missing)?;
-        npy::read_array(&mut entry, &label, 1 << 40)
+        let mut entry = self.archive.by_index(i).map_err(|e| fail(e.to_string()))?;
+        if entry.compression() == CompressionMethod::Stored {
+            let read = std::io::copy(&mut entry, &mut std::io::sink()).map_err(broken)?;
+            let start = entry.data_start();
+            let file = File::open(&self.path).map_err(|e| fail(e.to_string()))?;
+            return Array::at(file, start, start + read, label.clone());
+        }
+        let mut unpacked =
+            tempfile::tempfile().map_err(|e| fail(format!("no room to unpack it: {e}; set TMPDIR")))?;
+        let read = std::io::copy(&mut entry, &mut unpacked).map_err(broken)?;
+        Array::at(unpacked, 0, read, label.clone())
     }
 }
 
@@ -105,5 +120,38 @@ mod tests {
         assert_eq!(npz.read("scope/n").unwrap().to_ints(), Some(vec![7]));
         assert_eq!(npz.read("one").unwrap().to_floats(), [1.0]);
         assert_eq!(npz.read("empty").unwrap().shape(), [0, 4]);
+        assert!(npz.read("y").unwrap_err().to_string().contains("there are x, scope/n, one, empty"));
+    }
+
+    #[test]
+    fn every_damaged_byte_of_an_entry_is_found() {
+        for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+            let mut whole = std::io::Cursor::new(Vec::new());
+            let mut zip = ZipWriter::new(&mut whole);
+            for name in ["x", "y"] {
+                let options = SimpleFileOptions::default().compression_method(method);
+                zip.start_file(format!("{name}.npy"), options).unwrap();
+                npy::write_array(&mut zip, DType::F32, &[40], &[5; 160]).unwrap();
+            }
+            zip.finish().unwrap();
+            let whole = whole.into_inner();
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), &whole).unwrap();
+            let mut npz = Npz::open(file.path()).unwrap();
+            let bounds = |npz: &mut Npz| {
+                let entry = npz.archive.by_name("y.npy").unwrap();
+                entry.data_start() as usize..(entry.data_start() + entry.compressed_size()) as usize
+            };
+            assert_eq!(npz.arrays().unwrap().len(), 2);
+            for at in bounds(&mut npz) {
+                let mut damaged = whole.clone();
+                damaged[at] ^= 0x10;
+                std::fs::write(file.path(), damaged).unwrap();
+                let mut npz = Npz::open(file.path()).unwrap();
+                let e = npz.arrays().unwrap_err().to_string();
+                assert!(e.contains("[y]: damaged"), "{method:?}, byte {at}: {e}");
+                assert!(npz.read("x").is_ok() && npz.read("y").is_err());
+            }
+        }
     }
 }

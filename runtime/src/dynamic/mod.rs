@@ -257,6 +257,11 @@ impl DynamicProgram {
             (Err(e), None) => return Err(RuntimeError::Trace(e)),
             (Ok(t), None) => t,
         };
+        let refuse = |what: String| RuntimeError::Prepare {
+            node: self.kind.to_string(),
+            op: "program".to_owned(),
+            what,
+        };
         let step = match &self.recipe.train {
             Some(train) => {
                 trace::train::training_step(&forward, train, self.kind, false)
@@ -268,7 +273,12 @@ impl DynamicProgram {
                     .graph
             }
             None => {
-                let mut g = forward.pruned();
+                let mut g = match &self.recipe.evaluate {
+                    Some((options, accuracy)) => trace::evaluate::evaluation(&forward, options, *accuracy)
+                        .map_err(|e| refuse(e.to_string()))?
+                        .pruned(),
+                    None => forward.pruned(),
+                };
                 g.states.iter_mut().for_each(|s| s.output = None);
                 g.pruned()
             }

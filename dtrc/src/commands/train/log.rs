@@ -1,0 +1,77 @@
+//! `--log`: a line a step.
+
+use super::evaluation::{Metrics, object};
+use crate::error::CliError;
+use serde_json::json;
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+/// What is logged of a step.
+pub struct Row {
+    /// Number of the update, from 1.
+    pub step: u64,
+    /// Times the data was gone through before it.
+    pub epoch: u64,
+    /// Loss before the update.
+    pub loss: f64,
+    /// Learning rate.
+    pub lr: f64,
+    /// Duration.
+    pub seconds: f64,
+}
+
+/// One line a step, as JSON or CSV.
+pub struct Log {
+    out: BufWriter<File>,
+    csv: bool,
+    /// Names of what evaluation tells.
+    metrics: Vec<String>,
+    path: PathBuf,
+}
+
+impl Log {
+    /// Opens the file, anew or to go on at its end. After evaluations a line has these metrics, too.
+    pub fn open(path: &Path, append: bool, metrics: &[String]) -> Result<Log, CliError> {
+        let fail = |e: std::io::Error| CliError::unwritable(path, &e);
+        let file = File::options()
+            .create(true)
+            .write(true)
+            .append(append)
+            .truncate(!append)
+            .open(path)
+            .map_err(fail)?;
+        let fresh = file.metadata().map_err(fail)?.len() == 0;
+        let csv = path.extension().is_some_and(|e| e == "csv");
+        let mut out = BufWriter::new(file);
+        if csv && fresh {
+            let columns: String = metrics.iter().map(|m| format!(",eval_{m}")).collect();
+            writeln!(out, "step,epoch,loss,lr,seconds{columns}").map_err(fail)?;
+        }
+        Ok(Log { out, csv, metrics: metrics.to_vec(), path: path.to_owned() })
+    }
+
+    /// Writes a line.
+    pub fn step(&mut self, row: &Row, evaluated: Option<&Metrics>) -> Result<(), CliError> {
+        let Row { step, epoch, loss, lr, seconds } = row;
+        let line = if self.csv {
+            let cell = |name: &String| {
+                let found = evaluated.and_then(|e| e.iter().find(|(n, _)| n == name));
+                found.map_or_else(|| ",".to_owned(), |(_, x)| format!(",{x}"))
+            };
+            let cells: String = self.metrics.iter().map(cell).collect();
+            format!("{step},{epoch},{loss},{lr},{seconds:.6}{cells}")
+        } else {
+            let mut line = json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds});
+            if let Some(e) = evaluated {
+                line["eval"] = object(e).into();
+            }
+            line.to_string()
+        };
+        writeln!(self.out, "{line}")
+            .and_then(|()| self.out.flush())
+            .map_err(|e| CliError::unwritable(&self.path, &e))
+    }
+}

@@ -1,0 +1,322 @@
+//! The steps of a run: batches to updates, progress, checkpoints, the closing summary.
+
+use super::{
+    Args, OnNan,
+    evaluation::{Evaluation, Metrics, object, text},
+    log::{Log, Row},
+    source::Source,
+};
+use crate::{
+    cli::Global,
+    error::{self, CliError},
+    memory,
+    picture::Moment,
+    progress::note,
+    save::Saves,
+    schedule::learning_rate,
+    session::by_name,
+    units,
+};
+use plan::{ProgramKind, hex};
+use runtime::{
+    RunOptions, RuntimeError, Session, StepInputs,
+    checkpoint::{self, CheckpointError, Cursor},
+    data::dataset::Order,
+};
+use serde_json::json;
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+impl From<CheckpointError> for CliError {
+    fn from(e: CheckpointError) -> Self {
+        match &e {
+            CheckpointError::Io { error, path } => CliError::unwritable(path.as_ref(), error),
+            CheckpointError::Runtime(_) => CliError::failed(e.to_string()),
+            _ => CliError::bad_input(e.to_string()),
+        }
+    }
+}
+
+/// Kind of the error of a loss that is no number.
+const NAN: &str = "nan";
+
+/// Everything a run of training holds.
+pub struct Run<'a> {
+    pub args: &'a Args,
+    pub global: Global,
+    pub session: Session,
+    pub source: Source,
+    pub eval: Option<Evaluation>,
+    /// What the last evaluation told, and after which step.
+    pub evaluated: Option<(u64, Metrics)>,
+    pub log: Option<Log>,
+    pub saves: Saves,
+    pub cursor: Cursor,
+    pub total: u64,
+    /// The batch that was run last, counted from 0 in its epoch.
+    pub last_batch: u64,
+    /// Step of the newest checkpoint.
+    pub saved_at: u64,
+    /// Step of the checkpoint that this run goes on from; 0 if from none.
+    pub resumed_at: u64,
+    pub started: Instant,
+    pub last_line: Option<Instant>,
+    /// Most anonymous resident bytes seen after a step.
+    pub peak_anonymous: u64,
+    /// Bits of every loss, for `--compare`.
+    pub losses: Vec<u64>,
+    /// Duration of every step.
+    pub step_seconds: Vec<f64>,
+}
+
+impl Run<'_> {
+    /// Steps until the end or an interrupt. Returns the last loss.
+    pub fn train(&mut self, per_epoch: u64, interrupted: &AtomicUsize) -> Result<Option<f64>, CliError> {
+        let mut last = None;
+        let mut order = None;
+        let mut order_epoch = None;
+        while self.cursor.step < self.total && interrupted.load(Ordering::Relaxed) == 0 {
+            if self.cursor.batch >= per_epoch {
+                self.cursor.epoch += 1;
+                self.cursor.batch = 0;
+            }
+            if order_epoch != Some(self.cursor.epoch) {
+                if let Source::Data(d) = &self.source {
+                    order = Some(d.order(self.cursor.epoch, self.cursor.shuffle));
+                }
+                order_epoch = Some(self.cursor.epoch);
+            }
+            let start = Instant::now();
+            let step = self.cursor.step + 1;
+            let lr = learning_rate(self.args.lr_schedule, self.args.lr, step, self.total, self.args.warmup);
+            let loss = self.step(order.as_ref(), lr, step).map_err(|e| self.rescue(e))?;
+            let seconds = start.elapsed().as_secs_f64();
+            if let Some(rss) = memory::anonymous_rss() {
+                self.peak_anonymous = self.peak_anonymous.max(rss);
+            }
+            if !loss.is_finite() {
+                let what = format!(
+                    "step {step} (epoch {}, batch {}): the loss is {loss}",
+                    self.cursor.epoch, self.last_batch
+                );
+                if self.args.on_nan == OnNan::Stop {
+                    let hint = "the state is as before the step; lower --lr, use --clip-norm, or go on with --on-nan skip";
+                    let e = CliError { kind: NAN, message: format!("{what}; {hint}"), code: error::FAILED };
+                    return Err(self.rescue(e));
+                }
+                note(self.global.quiet, format!("{what}; skipped"));
+            } else {
+                last = Some(loss);
+            }
+            self.step_seconds.push(seconds);
+            if self.args.compare {
+                self.losses.push(loss.to_bits());
+            }
+            self.cursor.step = step;
+            self.cursor.batch += 1;
+            if self.global.json {
+                println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
+            }
+            let due = |every: Option<u64>| every.is_some_and(|n| step.is_multiple_of(n));
+            let evaluate = due(self.args.eval_every) || step == self.total;
+            if evaluate {
+                self.evaluate()?;
+            }
+            if let Some(log) = &mut self.log {
+                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds };
+                log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m))?;
+            }
+            self.tell(step, loss, seconds);
+            if due(self.args.every) {
+                self.checkpoint()?;
+            }
+        }
+        Ok(last)
+    }
+
+    /// Measures the calls of one more step on the first batch.
+    pub fn moments(&mut self) -> Result<Vec<Moment>, CliError> {
+        let order = if let Source::Data(d) = &self.source { Some(d.order(0, None)) } else { None };
+        let batch = self.source.batch(order.as_ref(), 0)?;
+        let (data, shapes) = by_name(&batch);
+        let inputs = StepInputs { data: &data, shapes: &shapes, step: 1, ..StepInputs::default() };
+        let options = RunOptions { check_recompute: false, measure: true };
+        let ns = self.session.run(0, &inputs, options)?.report.call_ns;
+        let replay = &self.session.replays()[0];
+        let moment = |(i, (ns, live)): (usize, (u64, &u64))| Moment {
+            ns,
+            live: *live,
+            recompute: replay.recomputed.contains(&i),
+        };
+        Ok(ns.into_iter().zip(&replay.live).enumerate().map(moment).collect())
+    }
+
+    /// One update. The loss is the mean over its parts.
+    fn step(&mut self, order: Option<&Order>, lr: f64, step: u64) -> Result<f64, CliError> {
+        let parts = u64::from(self.session.plan().accumulate.max(1));
+        let mut sum = 0.0;
+        for part in 0..parts {
+            let index = match &self.source {
+                Source::Data(_) => self.cursor.batch * parts + part,
+                Source::Synthetic { .. } => (step - 1) * parts + part,
+            };
+            self.last_batch = index;
+            let batch = self.source.batch(order, index)?;
+            let (data, shapes) = by_name(&batch);
+            let kind = if parts == 1 {
+                ProgramKind::Train
+            } else if part + 1 < parts {
+                ProgramKind::Micro
+            } else {
+                ProgramKind::Last
+            };
+            let inputs = StepInputs {
+                data: &data,
+                shapes: &shapes,
+                learning_rate: lr as f32,
+                step: step as i64,
+                // Parts of a step draw different masks.
+                seed: self.cursor.seed.wrapping_mul(0x1_0000).wrapping_add(part as i64),
+            };
+            let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
+            let program = self.session.program(kind)?;
+            let result = self.session.run(program, &inputs, options);
+            let loss = result
+                .map_err(|e| at_batch(e, self.cursor.epoch, index))
+                .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
+            if parts > 1 && !matches!(loss, Ok(l) if l.is_finite()) {
+                // The next step must not see part of this one.
+                self.session.forget_parts()?;
+                return loss;
+            }
+            sum += loss?;
+        }
+        Ok(sum / parts as f64)
+    }
+
+    /// A progress line: on a terminal it is written over, elsewhere one every 30 s.
+    fn tell(&mut self, step: u64, loss: f64, seconds: f64) {
+        if self.global.quiet {
+            return;
+        }
+        let terminal = std::io::stderr().is_terminal();
+        let pause = if terminal { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        if self.last_line.is_some_and(|t| t.elapsed() < pause) && step < self.total {
+            return;
+        }
+        let left = self.total - step;
+        let eta = Duration::from_secs_f64((seconds * left as f64).min(1e9)).as_secs();
+        let eval = self.evaluated.as_ref();
+        let eval = eval.map_or_else(String::new, |(at, m)| format!("   after {at}: {}", text(m)));
+        let line = format!(
+            "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
+            self.total,
+            units::bytes(self.session.plan().arena),
+            eta / 3600,
+            eta / 60 % 60,
+            eta % 60
+        );
+        let end = if terminal && step < self.total { "\r" } else { "\n" };
+        eprint!("{line}{end}");
+        self.last_line = Some(Instant::now());
+    }
+
+    /// Writes a checkpoint unless this step has one.
+    fn checkpoint(&mut self) -> Result<(), CliError> {
+        if let Some(dir) = &self.args.checkpoint
+            && self.cursor.step > self.saved_at
+        {
+            checkpoint::save(dir, &self.session, &self.cursor, self.args.keep.0)?;
+            self.saved_at = self.cursor.step;
+        }
+        Ok(())
+    }
+
+    /// Saves what was trained before a step that failed and left the state as it was, and tells where.
+    fn rescue(&mut self, mut e: CliError) -> CliError {
+        let unharmed = e.kind == NAN || e.code == error::BAD_INPUT || e.code == error::DISK;
+        if let Some(dir) = self.args.checkpoint.as_ref().filter(|_| unharmed && self.cursor.step > 0) {
+            let file = checkpoint::file(dir, self.cursor.step);
+            match self.checkpoint() {
+                Ok(()) => e.message += &format!("; the state before it is in {}", file.display()),
+                Err(c) => e.message += &format!("; the state before it is lost: {}", c.message),
+            }
+        }
+        e
+    }
+
+    /// Evaluates and tells.
+    fn evaluate(&mut self) -> Result<(), CliError> {
+        let Some(eval) = &mut self.eval else { return Ok(()) };
+        let metrics = eval.run(&mut self.session)?;
+        if self.global.json {
+            println!("{}", json!({"schema": 1, "step": self.cursor.step, "eval": object(&metrics)}));
+        } else if !self.global.quiet {
+            let clear = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+            eprintln!("{clear}evaluation after step {}: {}", self.cursor.step, text(&metrics));
+        }
+        self.evaluated = Some((self.cursor.step, metrics));
+        Ok(())
+    }
+
+    pub fn finish(mut self, loss: Option<f64>, signal: usize) -> Result<u8, CliError> {
+        self.checkpoint()?;
+        let saved = self.saves.write(&self.session, self.global)?;
+        if signal != 0 {
+            note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
+            return Ok(128 + signal as u8);
+        }
+        // A run that found nothing left to do may have been asked for this alone.
+        if self.evaluated.is_none() {
+            self.evaluate()?;
+        }
+        let done = self.cursor.step - self.resumed_at;
+        if done == 0 {
+            let what =
+                "nothing left to do: the checkpoint is where this run ends; give more --steps or --epochs";
+            note(self.global.quiet, format!("{what} than {}", self.total));
+        }
+        let peak_rss = memory::peak_rss();
+        let seconds = self.started.elapsed().as_secs_f64();
+        let plan = self.session.plan();
+        if self.args.compare && self.global.quiet {
+            return Ok(0);
+        }
+        if self.global.json {
+            let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
+                "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
+                "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
+                "eval": self.evaluated.as_ref().map(|(_, m)| object(m)), "saved": saved});
+            println!("{object}");
+        } else {
+            let steps = match (done, self.resumed_at) {
+                (_, 0) => format!("{done} steps"),
+                (0, at) => format!("no step after step {at}"),
+                (_, at) => format!("{done} steps after step {at}"),
+            };
+            let loss = match loss {
+                Some(l) => format!("loss {l:.6}   "),
+                None if done > 0 => "every step skipped   ".to_owned(),
+                None => String::new(),
+            };
+            let eval = self.evaluated.as_ref();
+            let eval = eval.map_or_else(String::new, |(_, m)| format!("evaluation: {}   ", text(m)));
+            println!(
+                "{steps} in {seconds:.1} s   {loss}{eval}arena {} within {}   peak resident {}",
+                units::bytes(plan.arena),
+                units::bytes(plan.budget),
+                peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
+            );
+        }
+        Ok(0)
+    }
+}
+
+fn at_batch(e: RuntimeError, epoch: u64, batch: u64) -> CliError {
+    let mut e = CliError::from(e);
+    e.message = format!("epoch {epoch}, batch {batch}: {}", e.message);
+    e
+}

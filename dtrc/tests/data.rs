@@ -1,0 +1,170 @@
+//! How arrays become batches: cut, shuffled and converted, with inputs and labels always side by side.
+
+mod support;
+
+use graph::DType;
+use runtime::data::npz;
+use std::{
+    fs::{self, File},
+    path::Path,
+};
+use support::{Outcome, dtrc, floats, model, scores_model};
+
+/// An array of the data.
+type Array<'a> = (&'a str, DType, &'a [u64], Vec<u8>);
+
+fn file(dir: &Path, name: &str, arrays: &[Array<'_>]) -> String {
+    let path = dir.join(name);
+    let arrays = arrays.iter().map(|(n, ty, shape, bytes)| (*n, *ty, *shape, bytes.as_slice()));
+    npz::write(File::create(&path).unwrap(), arrays).unwrap();
+    path.display().to_string()
+}
+
+/// Inputs of `batches` batches.
+fn x(batches: usize) -> Vec<u8> {
+    floats(batches * 512, 1).iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn classes(batches: usize) -> Vec<i64> {
+    (0..batches as i64 * 16).map(|i| (i * 7 + i / 16) % 10).collect()
+}
+
+fn ints(labels: &[i64]) -> Vec<u8> {
+    labels.iter().flat_map(|l| l.to_le_bytes()).collect()
+}
+
+fn train(data: &str, more: &[&str]) -> Outcome {
+    let fixed = ["--json", "train", &model("mlp_tiny"), "--budget", "100%", "--data", data];
+    dtrc(&[&fixed, more].concat())
+}
+
+#[test]
+fn shuffling_keeps_inputs_and_labels_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let labels = ints(&classes(6));
+    let by_rows = |name, labels_shape: &[u64]| {
+        file(
+            d,
+            name,
+            &[("x", DType::F32, &[96, 32], x(6)), ("target", DType::I64, labels_shape, labels.clone())],
+        )
+    };
+    let by_steps = |name, labels_shape: &[u64]| {
+        let xs: Array = ("x", DType::F32, &[6, 16, 32], x(6));
+        file(d, name, &[xs, ("target", DType::I64, labels_shape, labels.clone())])
+    };
+    let losses = |data: &str, more: &[&str]| train(data, &[&["--lr", "0"], more].concat()).ok().losses();
+    let rows = by_rows("rows.npz", &[96]);
+    let steps = by_steps("steps.npz", &[6, 16]);
+    let mixed = [by_rows("mixed1.npz", &[6, 16]), by_steps("mixed2.npz", &[96])];
+    let straight = losses(&rows, &[]);
+    assert_eq!(straight.len(), 6);
+    let seed = ["--shuffle", "3"];
+    // Batches are shuffled where arrays are cut in different ways: the same batches in another order.
+    let shuffled = losses(&steps, &seed);
+    let sorted = |l: &[String]| {
+        let mut l = l.to_vec();
+        l.sort();
+        l
+    };
+    assert!(shuffled != straight && sorted(&shuffled) == sorted(&straight), "{shuffled:?} {straight:?}");
+    for data in &mixed {
+        assert_eq!(losses(data, &[]), straight);
+        assert_eq!(losses(data, &seed), shuffled);
+    }
+    // Rows are where they can be: other batches, of the same mean.
+    let by_row = losses(&rows, &seed);
+    let mean = |l: &[String]| l.iter().map(|x| x.parse::<f64>().unwrap()).sum::<f64>() / l.len() as f64;
+    assert!(sorted(&by_row) != sorted(&straight));
+    assert!((mean(&by_row) - mean(&straight)).abs() < 1e-6, "{by_row:?} {straight:?}");
+    // Each epoch in another order, a seed in the same one again.
+    let epochs = losses(&steps, &["--shuffle", "3", "--epochs", "2"]);
+    assert!(epochs[..6] == shuffled && epochs[6..] != shuffled && sorted(&epochs[6..]) == sorted(&shuffled));
+}
+
+#[test]
+fn labels_come_in_several_forms() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let classes = classes(2);
+    let with = |name: &str, ty, shape: &[u64], bytes| {
+        train(&file(d, name, &[("x", DType::F32, &[32, 32], x(2)), ("target", ty, shape, bytes)]), &[])
+    };
+    let expected = with("i64.npz", DType::I64, &[32], ints(&classes)).ok().losses();
+    assert_eq!(expected.len(), 2);
+    let narrow = classes.iter().flat_map(|l| (*l as i32).to_le_bytes()).collect();
+    assert_eq!(with("i32.npz", DType::I32, &[32], narrow).ok().losses(), expected);
+    // A last axis of one element is the label itself, no score.
+    assert_eq!(with("column.npz", DType::I64, &[32, 1], ints(&classes)).ok().losses(), expected);
+    let hot = |on: f32, off: f32| -> Vec<u8> {
+        let row = |l: &i64| (0..10).map(|c| if c == *l { on } else { off }).collect::<Vec<_>>();
+        classes.iter().flat_map(row).flat_map(f32::to_le_bytes).collect()
+    };
+    assert_eq!(with("hot.npz", DType::F32, &[32, 10], hot(1.0, 0.0)).ok().losses(), expected);
+    let bytes = hot(1.0, 0.0).chunks_exact(4).map(|b| u8::from(b[3] != 0)).collect();
+    assert_eq!(with("hot8.npz", DType::U8, &[32, 10], bytes).ok().losses(), expected);
+    // Soft labels are no classes, and are not rounded to some.
+    for (name, bytes) in
+        [("soft.npz", hot(0.91, 0.01)), ("none.npz", hot(0.0, 0.0)), ("two.npz", hot(1.0, 1.0))]
+    {
+        with(name, DType::F32, &[32, 10], bytes).fails(65, &[name, "[target]", "row 0", "not one-hot"]);
+    }
+    // A label that a loss adds takes the same forms.
+    let scores = scores_model(d);
+    for name in ["i64.npz", "column.npz", "hot.npz"] {
+        let path = d.join(name).display().to_string();
+        let args =
+            ["--json", "train", &scores, "--budget", "100%", "--loss", "cross-entropy", "--data", &path];
+        assert_eq!(dtrc(&args).ok().losses(), expected, "{name}");
+    }
+    with("float.npz", DType::F32, &[32], vec![0; 128]).fails(65, &["float.npz[target]", "f32", "i64"]);
+}
+
+#[test]
+fn damaged_archives_are_named_with_the_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let arrays: [Array; 2] =
+        [("x", DType::F32, &[32, 32], x(2)), ("target", DType::I64, &[32], ints(&classes(2)))];
+    let path = file(dir.path(), "d.npz", &arrays);
+    let whole = fs::read(&path).unwrap();
+    // One bit in the last element of each array.
+    for (name, bytes) in [("x", &arrays[0].3), ("target", &arrays[1].3)] {
+        let at = whole.windows(bytes.len()).position(|w| w == bytes).unwrap();
+        let mut damaged = whole.clone();
+        damaged[at + bytes.len() - 1] ^= 1;
+        fs::write(&path, damaged).unwrap();
+        train(&path, &[]).fails(65, &[&format!("d.npz[{name}]"), "damaged", "write the file anew"]);
+    }
+    fs::write(&path, whole).unwrap();
+    train(&path, &[]).ok();
+}
+
+#[test]
+fn arrays_of_different_lengths_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let xs = || -> Array { ("x", DType::F32, &[96, 32], x(6)) };
+    // Fewer batches; and as many, with rows that belong to nothing.
+    for (rows, words) in [(80u64, "[80] 5"), (100, "[100] 6")] {
+        let labels = ints(&(0..rows as i64).map(|i| i % 10).collect::<Vec<_>>());
+        let path = file(dir.path(), "d.npz", &[xs(), ("target", DType::I64, &[rows], labels)]);
+        let e = train(&path, &[]);
+        e.fails(65, &["d.npz: \"x\" of shape [96, 32] holds 6 batches", words, "as many rows of both"]);
+    }
+}
+
+#[test]
+fn batches_are_counted_one_by_one_in_steps_of_several() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut wrong = classes(5);
+    wrong[3 * 16 + 4] = -7;
+    let arrays: [Array; 2] =
+        [("x", DType::F32, &[80, 32], x(5)), ("target", DType::I64, &[80], ints(&wrong))];
+    let path = file(dir.path(), "d.npz", &arrays);
+    let out = train(&path, &["--accumulate", "2"]);
+    out.fails(
+        65,
+        &["epoch 0, batch 3", "label -7 at row 4", "the last 1 of 5 batches do not fill a step of 2"],
+    );
+    train(&path, &["--accumulate", "6"]).fails(65, &["5 batches", "--accumulate 6", "more data"]);
+}

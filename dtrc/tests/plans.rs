@@ -1,0 +1,54 @@
+//! Training from a plan file: the weights come from the model, however the model makes them.
+
+mod support;
+
+use onnx_protobuf::NodeProto;
+use support::{dtrc, generated, mlp_data};
+
+/// The small multilayer perceptron with a bias and a matrix that nodes fill, the matrix with an extent that is computed.
+fn filled(dir: &std::path::Path) -> String {
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 };
+    generated(dir, "filled.onnx", |common| {
+        let mut model = mlp.build(&onnx_models::Common { loss: true, ..*common });
+        let g = model.graph.mut_or_insert_default();
+        let node = |op: &str, input: &str, output: &str| NodeProto {
+            op_type: op.to_owned(),
+            name: format!("make {output}"),
+            input: vec![input.to_owned()],
+            output: vec![output.to_owned()],
+            ..NodeProto::default()
+        };
+        // Zeros, as wide as the first layer; and as large as the second layer's matrix was.
+        let mut length = g.initializer.iter().find(|t| t.name == "fc1.bias").unwrap().clone();
+        (length.name, length.data_type, length.dims) = ("length".to_owned(), 7, vec![1]);
+        length.raw_data = 64i64.to_le_bytes().to_vec();
+        g.initializer.retain(|t| t.name != "fc1.bias");
+        let matrix = g.initializer.iter_mut().find(|t| t.name == "fc2.weight").unwrap();
+        matrix.name = "like".to_owned();
+        g.initializer.push(length);
+        let made = [
+            node("ConstantOfShape", "length", "fc1.bias"),
+            node("Shape", "like", "extents"),
+            node("ConstantOfShape", "extents", "fc2.weight"),
+        ];
+        g.node.splice(0..0, made);
+        model
+    })
+}
+
+#[test]
+fn weights_that_nodes_fill_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let (model, data) = (filled(d), mlp_data(d, 3));
+    let file = |name: &str| d.join(name).display().to_string();
+    let plan = file("filled.dtrc");
+    dtrc(&["compile", &model, "--budget", "100%", "-o", &plan]).ok();
+    let train = |what: &[&str], save: &str| {
+        let fixed = ["--json", "train", "--data", &data, "--epochs", "2", "--lr", "0.1", "--save", save];
+        dtrc(&[&fixed, what].concat()).ok().losses()
+    };
+    let (a, b) = (file("a.onnx"), file("b.onnx"));
+    assert_eq!(train(&[&model, "--budget", "100%"], &a), train(&[&plan], &b));
+    assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap());
+}
