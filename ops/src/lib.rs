@@ -20,6 +20,7 @@ pub mod optimizer;
 pub mod pool;
 pub mod product;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 
 pub use builder::Builder;
@@ -194,6 +195,13 @@ op_set![
     product::conv::Conv,
     product::conv::ConvTranspose,
     product::grad_weight::ConvGradWeight,
+    // recurrent
+    recurrent::lstm::Lstm,
+    recurrent::lstm_grad::LstmGrad,
+    recurrent::gru::Gru,
+    recurrent::gru_grad::GruGrad,
+    recurrent::rnn::Rnn,
+    recurrent::rnn::RnnGrad,
     // pool
     pool::max::MaxPool,
     pool::max::MaxPoolGrad,
