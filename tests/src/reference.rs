@@ -10,15 +10,18 @@ use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use serde_json::Value as Json;
 use std::{collections::BTreeMap, path::Path};
 
-/// Models whose steps are static. The others have control flow or recurrent layers.
+/// Models whose steps are static. The others have control flow.
 pub const STATIC: &[&str] = &[
     "autoencoder",
     "bert",
     "convnext_tiny",
     "densenet121",
     "gpt2",
+    "lstm_cls",
+    "lstm_lens",
     "mlp",
     "resnet18",
+    "rnn_cls",
     "smallcnn",
     "unet",
     "vgg16",

@@ -210,6 +210,11 @@ macro_rules! for_kind {
 }
 
 impl<T: Math> Activation<T> {
+    /// The function without the cut.
+    pub(super) fn uncut(self) -> Activation<T> {
+        Activation { clip: T::of(f64::INFINITY), ends: [T::of(f64::NAN); 2], ..self }
+    }
+
     /// Replaces `n` elements by the function of each.
     ///
     /// # Safety

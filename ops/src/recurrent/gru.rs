@@ -87,7 +87,7 @@ impl OpDef for Gru {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let turned = Frame::of(s, 0, 1, 3).map_or(0, |f| f.row() * f.hidden);
+        let turned = Frame::of(s, 0, 1, 3).map_or([0; 3], |f| [f.gates, f.hidden, f.hidden]);
         Facts {
             overwrites: vec![(2, 0)],
             can_fail: s.opt_input(LENGTHS).is_some(),

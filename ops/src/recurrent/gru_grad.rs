@@ -62,7 +62,7 @@ impl OpDef for GruGrad {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let rows = Frame::of(s, 0, R, 3).map_or(0, |f| f.batch * f.hidden * 4);
+        let rows = Frame::of(s, 0, R, 3).map_or([0; 3], |f| [f.batch, f.hidden, 4]);
         let mut overwrites = vec![(0, 0)];
         if s.outputs.len() > 3 {
             overwrites.push((3, 1));

@@ -1,7 +1,7 @@
 //! ONNX's LSTM, GRU and RNN: directions taken apart, the sequence's part of the gates as one product over all steps.
 
 use super::activation::attributes;
-use crate::{OpError, onnx::ImportCx};
+use crate::{OpError, movement, onnx::ImportCx};
 use graph::{Attr, Attrs, DType, Shape, ValueId};
 
 /// What tells the three layers apart.
@@ -119,7 +119,9 @@ fn read(cx: &mut ImportCx<'_, '_>, layer: &Layer) -> Result<(Sequence, Vec<Direc
             "hidden_size is {n}, the recurrent weight has {hidden} columns"
         )));
     }
-    let rows = layer.gates * hidden;
+    // No product of sizes below overflows.
+    let rows = movement::count(&[hidden, 2 * layer.gates], DType::F64)? / 2;
+    movement::count(&[steps.max(1), batch.max(1), size.max(rows).max(1)], DType::F64)?;
     let w = parts(cx, 1, &[count, rows, size], "the weight")?;
     let r = parts(cx, 2, &[count, rows, hidden], "the recurrent weight")?;
     let (Some(w), Some(r)) = (w, r) else { return Err(OpError::invalid("a weight is missing")) };

@@ -23,7 +23,8 @@ use graph::{Attrs, DType, TensorType};
 ///
 /// Outputs: states `[steps, batch, hidden]` (0 beyond a sequence's end), last state, last cell, activated gates `[steps, batch, 4 * hidden]`
 /// and cells `[steps, batch, hidden]` (beyond the end: the last). Attributes: see [`activations`] (gates, cell, state), `reverse`,
-/// `input_forget` (the forget gate is 1 less the input gate).
+/// `input_forget` (the forget gate is 1 less the input gate). The clip is of the gates' arguments, not of the cell's, as ONNX Runtime reads
+/// it.
 pub struct Lstm;
 
 pub(super) const INITIAL: usize = 2;
@@ -86,7 +87,7 @@ impl OpDef for Lstm {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let turned = Frame::of(s, 0, 1, 4).map_or(0, |f| f.row() * f.hidden);
+        let turned = Frame::of(s, 0, 1, 4).map_or([0; 3], |f| [f.gates, f.hidden, f.hidden]);
         Facts {
             overwrites: vec![(3, 0)],
             can_fail: s.opt_input(LENGTHS).is_some(),
@@ -99,7 +100,7 @@ impl OpDef for Lstm {
         let coupled = s.attrs.int_or("input_forget", 0)? != 0;
         crate::for_float!(s.input(0)?.dtype, self.name(), T => {
             let [f, g, h] = activations::<T, 3>(s.attrs)?;
-            let cell = Cell { frame, coupled, f, g, h };
+            let cell = Cell { frame, coupled, f, g, h: h.uncut() };
             Ok(Box::new(move |io| cell.run(io)))
         })
     }

@@ -72,7 +72,7 @@ impl OpDef for LstmGrad {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let rows = Frame::of(s, 0, R, 4).map_or(0, |f| f.batch * f.hidden * 5);
+        let rows = Frame::of(s, 0, R, 4).map_or([0; 3], |f| [f.batch, f.hidden, 5]);
         Facts {
             overwrites: vec![(0, 0)],
             can_fail: s.opt_input(LENGTHS).is_some(),
@@ -85,7 +85,7 @@ impl OpDef for LstmGrad {
         let coupled = s.attrs.int_or("input_forget", 0)? != 0;
         crate::for_float!(s.input(0)?.dtype, self.name(), T => {
             let [f, g, h] = activations::<T, 3>(s.attrs)?;
-            let cell = Cell { frame, coupled, f, g, h };
+            let cell = Cell { frame, coupled, f, g, h: h.uncut() };
             Ok(Box::new(move |io| backward(&cell, io)))
         })
     }

@@ -17,7 +17,10 @@ pub mod rnn;
 
 use crate::{
     OpError, Signature,
-    cpu::{Io, KernelError, Math, par::Shared},
+    cpu::{
+        Io, KernelError, Math,
+        par::{self, Shared},
+    },
     loss::same_shape,
     product::{
         gemm::{Mat, multiply_par},
@@ -167,9 +170,10 @@ fn shared_attrs(attrs: &Attrs) -> Attrs {
     out
 }
 
-/// Bytes of `elements` of the type of input `i`.
-fn scratch(s: &Signature<'_>, i: usize, elements: usize) -> u64 {
-    elements as u64 * s.opt_input(i).map_or(0, |t| t.dtype.size())
+/// Bytes of a box of elements of the type of input `i`.
+fn scratch(s: &Signature<'_>, i: usize, extents: [usize; 3]) -> u64 {
+    let size = s.opt_input(i).map_or(0, |t| t.dtype.size());
+    extents.iter().fold(size, |n, d| n.saturating_mul(*d as u64))
 }
 
 /// `to = from`, or zeros where `from` is no given input; nothing where they are the same memory.
@@ -200,10 +204,22 @@ fn row_of<T>(p: Shared<T>, i: usize, n: usize) -> *const T {
 
 /// The transpose of the recurrent weight `[rows, hidden]`, so that every step multiplies with rows that lie in order.
 fn turn<T: Math>(r: &[T], hidden: usize, out: &mut [T]) {
-    let rows = r.len() / hidden.max(1);
-    crate::cpu::par::rows(out, rows, |j, out| {
-        for (i, o) in out.iter_mut().enumerate() {
-            *o = r[i * hidden + j];
+    // Blocks that stay in the cache while they are read along columns.
+    const COLUMNS: usize = 16;
+    const ROWS: usize = 64;
+    let (rows, out) = (r.len() / hidden.max(1), Shared(out.as_mut_ptr()));
+    par::ranges(hidden.div_ceil(COLUMNS), 1, |blocks| {
+        let out = &out;
+        for block in blocks {
+            let columns = block * COLUMNS..((block + 1) * COLUMNS).min(hidden);
+            for first in (0..rows).step_by(ROWS) {
+                for j in columns.clone() {
+                    for i in first..(first + ROWS).min(rows) {
+                        // SAFETY: inside the output, which has as many elements as the weight; written once.
+                        unsafe { *out.0.add(j * rows + i) = r[i * hidden + j] };
+                    }
+                }
+            }
         }
     });
 }

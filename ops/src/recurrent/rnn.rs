@@ -81,7 +81,7 @@ impl OpDef for Rnn {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let turned = Frame::of(s, 0, 1, 1).map_or(0, |f| f.row() * f.hidden);
+        let turned = Frame::of(s, 0, 1, 1).map_or([0; 3], |f| [f.gates, f.hidden, f.hidden]);
         Facts {
             overwrites: vec![(0, 0)],
             can_fail: s.opt_input(LENGTHS).is_some(),
@@ -154,7 +154,7 @@ impl OpDef for RnnGrad {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let rows = Frame::of(s, 0, 1, 1).map_or(0, |f| f.batch * f.hidden);
+        let rows = Frame::of(s, 0, 1, 1).map_or([0; 3], |f| [f.batch, f.hidden, 1]);
         Facts {
             overwrites: if s.opt_input(D).is_some() { vec![(0, D)] } else { vec![] },
             can_fail: s.opt_input(LENGTHS).is_some(),
