@@ -22,6 +22,7 @@ pub mod product;
 pub mod random;
 pub mod recurrent;
 pub mod reduce;
+pub mod signal;
 
 pub use builder::Builder;
 pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
@@ -202,6 +203,10 @@ op_set![
     recurrent::gru_grad::GruGrad,
     recurrent::rnn::Rnn,
     recurrent::rnn::RnnGrad,
+    // signal
+    signal::dft::Dft,
+    signal::frame::Frame,
+    signal::frame::FrameGrad,
     // pool
     pool::max::MaxPool,
     pool::max::MaxPoolGrad,
