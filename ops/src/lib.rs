@@ -20,7 +20,9 @@ pub mod optimizer;
 pub mod pool;
 pub mod product;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
+pub mod signal;
 
 pub use builder::{Builder, Mark};
 pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixed};
@@ -194,6 +196,17 @@ op_set![
     product::conv::Conv,
     product::conv::ConvTranspose,
     product::grad_weight::ConvGradWeight,
+    // recurrent
+    recurrent::lstm::Lstm,
+    recurrent::lstm_grad::LstmGrad,
+    recurrent::gru::Gru,
+    recurrent::gru_grad::GruGrad,
+    recurrent::rnn::Rnn,
+    recurrent::rnn::RnnGrad,
+    // signal
+    signal::dft::Dft,
+    signal::frame::Frame,
+    signal::frame::FrameGrad,
     // pool
     pool::max::MaxPool,
     pool::max::MaxPoolGrad,

@@ -22,7 +22,9 @@ use std::{
 use tests::{initial_state, npz};
 
 /// Fewer passed tests than this mean that something is lost, even if nothing fails.
-const AT_LEAST: usize = 1300;
+const AT_LEAST: usize = 1364;
+/// Operators whose expected numbers are themselves rounded in float32 by more than the tests allow, and what is allowed here.
+const ROUNDED: [(&str, f64); 1] = [("DFT", 1e-6)];
 /// Largest input that is given to the importer as an initializer, in elements.
 const SMALL: usize = 4096;
 
@@ -99,12 +101,13 @@ fn read(dir: &Path) -> (String, Result<Case, String>) {
         })
         .collect();
     let number = |key: &str| info[key].as_f64().unwrap();
+    let rounded = ROUNDED.iter().find(|(name, _)| *name == op).map_or(0.0, |(_, atol)| *atol);
     let case = Case {
         name: dir.file_name().unwrap().to_string_lossy().into_owned(),
         op: op.clone(),
         model,
         rtol: number("rtol"),
-        atol: number("atol"),
+        atol: number("atol").max(rounded),
         data,
     };
     (op, Ok(case))
@@ -190,6 +193,19 @@ fn import(case: &Case, inputs: &[Literal]) -> Result<(Imported, Vec<bool>), Outc
         }
     }
     Err(Outcome::NotSupported(dynamic))
+}
+
+/// The model with every size of its inputs unknown.
+fn unbound(model: &pb::ModelProto) -> Vec<u8> {
+    let mut model = model.clone();
+    for (i, info) in model.graph.mut_or_insert_default().input.iter_mut().enumerate() {
+        let value = &mut info.type_.mut_or_insert_default().value;
+        let Some(type_proto::Value::TensorType(t)) = value else { continue };
+        for (k, d) in t.shape.mut_or_insert_default().dim.iter_mut().enumerate() {
+            d.set_dim_param(format!("d{i}_{k}"));
+        }
+    }
+    model.write_to_bytes().unwrap()
 }
 
 /// Whether a result is the expected one: dtype and shape equal, floats within the test's tolerance, all else equal.
@@ -334,4 +350,37 @@ fn no_operator_with_a_rule_fails() {
     );
     assert_eq!(failed, 0, "operators with a rule failed: see above");
     assert!(passed >= AT_LEAST, "only {passed} tests passed, {AT_LEAST} did before");
+}
+
+/// With no size and no element known, an operator may be known only at run time; it is never wrong.
+#[test]
+fn unknown_sizes_are_dynamic_not_wrong() {
+    let Some(root) = folder() else { return };
+    let options = Options {
+        dims: Vec::new(),
+        ops: ImportOptions {
+            training: false,
+            batchnorm: BatchNormMode::Auto,
+            dropout: DropoutMode::Auto,
+            unbiased_running_variance: false,
+        },
+    };
+    let mut dirs: Vec<PathBuf> = std::fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
+    dirs.retain(|d| d.join("case.json").exists());
+    dirs.sort();
+    let (mut tried, mut static_, mut wrong) = (0, 0, Vec::new());
+    for dir in &dirs {
+        let (op, Ok(case)) = read(dir) else { continue };
+        tried += 1;
+        match import_bytes(&case.name, unbound(&case.model).into(), &options) {
+            Ok(_) => static_ += 1,
+            Err(e) => match *e.kind {
+                ImportErrorKind::Dynamic { .. } | ImportErrorKind::Unsupported(_) => {}
+                ref k if k.to_string().contains("not supported") => {}
+                _ => wrong.push(format!("{op} {}: {e}", case.name)),
+            },
+        }
+    }
+    println!("{static_} of {tried} import with unknown sizes");
+    assert!(wrong.is_empty(), "{} are called wrong:\n{}", wrong.len(), wrong.join("\n"));
 }

@@ -9,6 +9,7 @@ use crate::{
         par::{self, GRAIN, Shared},
     },
     grad::GradCx,
+    loss::same_shape,
     movement::{axis_attr, generate::zeros, row_major},
     onnx::{OnnxRule, normalize_axis, rules},
 };
@@ -92,11 +93,10 @@ impl OpDef for ScatterElements {
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
         let (x, indices, updates) = (s.input(0)?, index_input(s, 1)?, s.input(2)?);
         inside(s, x, indices)?;
-        if updates.dtype != x.dtype || updates.shape != indices.shape {
-            return Err(OpError::invalid(format!(
-                "updates are {updates}, the input {x} and the indices {indices}"
-            )));
+        if updates.dtype != x.dtype {
+            return Err(OpError::invalid(format!("updates are {updates}, the input {x}")));
         }
+        same_shape(&indices.shape, &updates.shape, "updates")?;
         Reduction::of(s)?.check(x.dtype)?;
         Ok(vec![x.clone()])
     }

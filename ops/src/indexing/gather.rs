@@ -30,6 +30,7 @@ impl OpDef for Gather {
             "Gather" => import,
             "Compress" => import_compress,
             "NonZero" => import_non_zero,
+            "NonMaxSuppression" => super::suppress::import,
             "Unique" => import_unique,
         ]
     }
@@ -88,7 +89,9 @@ impl OpDef for Gather {
 fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     let (x, indices, shape) = (cx.input(0)?, cx.input(1)?, cx.ty(0)?.shape);
     let axis = normalize_axis(cx.attrs.int_or("axis", 0)?, shape.rank())?;
-    let known = cx.b.literal(indices).and_then(|l| l.to_ints());
+    // Asked for only where it matters: at run time the question costs something.
+    let single = cx.ty(1)?.shape.elements() == Some(1);
+    let known = if single { cx.b.literal(indices).and_then(|l| l.to_ints()) } else { None };
     // One known index is a slice, which may be a view and has the cheaper gradient.
     if let (Some([index]), Some(dims)) = (known.as_deref(), shape.fixed()) {
         let n = dims[axis] as i64;

@@ -9,8 +9,9 @@ use crate::{
     },
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
+    product::matmul::same_dim,
 };
-use graph::{Attrs, Shape, TensorType};
+use graph::{Attrs, Dim, Shape, TensorType};
 
 /// Images `[n, c, h, w]` sampled at a grid `[n, oh, ow, 2]` of positions (x, y), where -1 and 1 are the image's borders.
 ///
@@ -24,7 +25,7 @@ impl OpDef for GridSample {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["GridSample" => import]
+        rules!["GridSample" => import, "AffineGrid" => super::affine_grid::import]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
@@ -36,9 +37,8 @@ impl OpDef for GridSample {
             )));
         }
         let (d, g) = (&x.shape.0, &grid.shape.0);
-        if g[3].as_const() != Some(2) || d[0] != g[0] {
-            return Err(OpError::invalid(format!("grid {grid} does not fit images {x}")));
-        }
+        same_dim(&d[0], &g[0], "images and grids")?;
+        same_dim(&g[3], &Dim::constant(2), "coordinates of the grid and axes of an image")?;
         if d[2].as_const() == Some(0) || d[3].as_const() == Some(0) {
             return Err(OpError::invalid(format!("images {x} are empty")));
         }

@@ -1,5 +1,6 @@
 //! Operators that pick elements by index, put them back, or find indices.
 
+mod affine_grid;
 pub mod arg;
 pub mod elements;
 pub mod gather;
@@ -10,6 +11,7 @@ pub mod resize;
 mod scatter;
 mod selection;
 pub(crate) mod separable;
+mod suppress;
 pub mod topk;
 
 pub(crate) use scatter::{Reduction, copy_unless_same, scatter_gradient};

@@ -9,6 +9,7 @@ use crate::{
         par::{self, GRAIN, Shared},
     },
     grad::GradCx,
+    loss::same_shape,
     movement::generate::zeros,
     onnx::{OnnxRule, rules},
 };
@@ -94,9 +95,10 @@ impl OpDef for ScatterND {
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
         let (x, indices, updates) = (s.input(0)?, index_input(s, 1)?, s.input(2)?);
         let want = slices(s, &x.shape, &indices.shape)?;
-        if updates.dtype != x.dtype || updates.shape != want {
+        if updates.dtype != x.dtype {
             return Err(OpError::invalid(format!("updates are {updates}, the slices {}{want}", x.dtype)));
         }
+        same_shape(&want, &updates.shape, "updates")?;
         Reduction::of(s)?.check(x.dtype)?;
         Ok(vec![x.clone()])
     }

@@ -70,7 +70,13 @@ pub(super) fn import_unique(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
         None => None,
     };
     let u = unique(&x, axis, cx.attrs.int_or("sorted", 1)? != 0)?;
-    let v = cx.b.constant(u.values);
+    // A gather of the input, so that the distinct elements have a gradient.
+    let mut from = cx.input(0)?;
+    if axis.is_none() {
+        from = cx.b.reshape(from, &Shape::from(&[x.len()][..]))?;
+    }
+    let first = cx.b.constant(Literal::ints(&u.first));
+    let v = cx.b.op("Gather", Attrs::new().with("axis", axis.unwrap_or(0) as i64), &[from, first])?;
     cx.set(0, v);
     for (i, list) in [u.first, u.inverse, u.counts].iter().enumerate() {
         let v = cx.b.constant(Literal::ints(list));
@@ -80,7 +86,6 @@ pub(super) fn import_unique(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 }
 
 struct Unique {
-    values: Literal,
     first: Vec<i64>,
     inverse: Vec<i64>,
     counts: Vec<i64>,
@@ -112,18 +117,7 @@ fn unique(x: &Literal, axis: Option<usize>, sorted: bool) -> Result<Unique, OpEr
     for (i, g) in groups.iter().enumerate() {
         g.iter().for_each(|k| inverse[*k] = i as i64);
     }
-    let size = x.dtype().size() as usize;
-    let mut bytes = Vec::with_capacity(groups.len() * outer * inner * size);
-    for o in 0..outer {
-        for g in &groups {
-            let at = (o * n + g[0]) * inner * size;
-            bytes.extend_from_slice(&x.bytes()[at..at + inner * size]);
-        }
-    }
-    let mut shape = dims;
-    shape[axis] = groups.len() as u64;
     Ok(Unique {
-        values: literal(x.dtype(), shape, bytes)?,
         first: groups.iter().map(|g| g[0] as i64).collect(),
         inverse,
         counts: groups.iter().map(|g| g.len() as i64).collect(),
@@ -166,19 +160,16 @@ mod tests {
     fn unique_elements_sorted_and_in_order_of_appearance() {
         let x = floats(&[2.0, 1.0, -1.0, 1.0, 3.0, 2.0], &[6]);
         let u = unique(&x, None, true).unwrap();
-        assert_eq!(u.values, floats(&[-1.0, 1.0, 2.0, 3.0], &[4]));
         assert_eq!((u.first, u.inverse), (vec![2, 1, 0, 4], vec![2, 1, 0, 1, 3, 2]));
         assert_eq!(u.counts, [1, 2, 2, 1]);
         let u = unique(&x, None, false).unwrap();
-        assert_eq!(u.values, floats(&[2.0, 1.0, -1.0, 3.0], &[4]));
-        assert_eq!(u.inverse, [0, 1, 2, 1, 3, 0]);
+        assert_eq!((u.first, u.inverse), (vec![0, 1, 2, 4], vec![0, 1, 2, 1, 3, 0]));
     }
 
     #[test]
     fn unique_slices_along_an_axis() {
         let x = floats(&[1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0, 3.0, 4.0], &[3, 3]);
         let u = unique(&x, Some(0), true).unwrap();
-        assert_eq!(u.values, floats(&[1.0, 0.0, 0.0, 2.0, 3.0, 4.0], &[2, 3]));
         assert_eq!((u.first, u.inverse, u.counts), (vec![0, 2], vec![0, 0, 1], vec![2, 1]));
     }
 }

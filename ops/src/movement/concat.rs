@@ -19,7 +19,7 @@ impl OpDef for Concat {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["Concat" => import]
+        rules!["Concat" => import, "RotaryEmbedding" => super::rotary::import]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {

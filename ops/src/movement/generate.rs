@@ -8,7 +8,7 @@ use crate::{
     case::Case,
     cpu::{CpuKernel, Element, par},
     elementwise::binary::Wrapping,
-    onnx::{ImportCx, OnnxRule, rules},
+    onnx::{ImportCx, OnnxRule, onnx_dtype, rules},
 };
 use graph::{Attr, Attrs, DType, Literal, TensorType, ValueId};
 
@@ -391,26 +391,6 @@ fn import_eye_like(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     let v = generate(cx.b, &Eye, attrs)?;
     cx.set(0, v);
     Ok(())
-}
-
-/// The dtype with this number in ONNX files.
-pub(crate) fn onnx_dtype(code: i64) -> Result<DType, OpError> {
-    Ok(match code {
-        1 => DType::F32,
-        2 => DType::U8,
-        3 => DType::I8,
-        4 => DType::U16,
-        5 => DType::I16,
-        6 => DType::I32,
-        7 => DType::I64,
-        9 => DType::Bool,
-        10 => DType::F16,
-        11 => DType::F64,
-        12 => DType::U32,
-        13 => DType::U64,
-        16 => DType::BF16,
-        _ => return Err(OpError::unsupported(format!("the ONNX element type {code}"))),
-    })
 }
 
 fn import_shape(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {

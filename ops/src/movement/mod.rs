@@ -6,6 +6,7 @@ pub mod generate;
 pub mod pad;
 pub mod reshape;
 pub mod reverse;
+mod rotary;
 pub mod slice;
 pub mod split;
 mod strided;

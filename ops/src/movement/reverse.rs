@@ -5,9 +5,10 @@ use crate::{
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, KernelError, par},
     grad::GradCx,
+    loss::same_shape,
     onnx::{OnnxRule, normalize_axis, rules},
 };
-use graph::{Attrs, DType, TensorType};
+use graph::{Attrs, DType, Shape, TensorType};
 
 /// The first `lengths[b]` steps of each sequence of input 0 in reverse order, the others as they are.
 ///
@@ -37,9 +38,10 @@ impl OpDef for ReverseSequence {
             return Err(OpError::invalid(format!("the input {x} must have at least 2 axes")));
         }
         let batch = &x.shape.0[1 - time_axis(s)?];
-        if lengths.dtype != DType::I64 || lengths.shape.0 != [batch.clone()] {
+        if lengths.dtype != DType::I64 {
             return Err(OpError::invalid(format!("the lengths are {lengths}, they must be i64[{batch}]")));
         }
+        same_shape(&Shape(vec![batch.clone()]), &lengths.shape, "the lengths")?;
         Ok(vec![x.clone()])
     }
 

@@ -5,6 +5,7 @@ use crate::{
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, KernelError},
     grad::GradCx,
+    loss::same_shape,
     onnx::{ImportCx, OnnxRule, rules},
 };
 use graph::{Attrs, DType, Dim, Shape, TensorType};
@@ -24,11 +25,10 @@ impl OpDef for MaxUnpool {
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
         let (x, i) = (s.input(0)?, s.input(1)?);
-        if i.dtype != DType::I64 || i.shape != x.shape {
-            return Err(OpError::invalid(format!(
-                "the indices must be i64 in the shape of the input, not {i}"
-            )));
+        if i.dtype != DType::I64 {
+            return Err(OpError::invalid(format!("the indices must be i64, not {i}")));
         }
+        same_shape(&x.shape, &i.shape, "the indices")?;
         let shape = s.attrs.ints("shape")?;
         let bytes = shape.iter().try_fold(x.dtype.size(), |n, d| n.checked_mul(u64::try_from(*d).ok()?));
         if bytes.is_none_or(|b| b > i64::MAX as u64) {

@@ -146,7 +146,7 @@ impl OpDef for ConvTranspose {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["ConvTranspose" => import_transpose]
+        rules!["ConvTranspose" => import_transpose, "Col2Im" => super::col2im::import]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {

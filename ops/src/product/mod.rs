@@ -1,5 +1,6 @@
 //! Matrix products and what is made of them: MatMul, Gemm, Einsum, convolutions.
 
+mod col2im;
 pub mod conv;
 mod correlate;
 mod depthwise;
