@@ -10,7 +10,7 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, dtr_seeds, hindsight, keep_all, local_search, sequence_search, square_root,
+    Candidate, Context, best_cut, dtr_seeds, hindsight, keep_all, local_search, neighbourhood, sequence_search, square_root,
     window_repair,
 };
 
@@ -238,8 +238,9 @@ impl<'i, 'a> Session<'i, 'a> {
             let context = &mut self.context;
             let repaired = window_repair::repair(context, start.clone());
             let trimmed = window_repair::trim(context, repaired);
-            let decoded = local_search::improve(context, &trimmed, heat, first / 2, salt);
-            improved.push(sequence_search::improve(context, &decoded, heat, first / 2, salt));
+            let decoded = local_search::improve(context, &trimmed, heat, first / 3, salt);
+            let decoded = sequence_search::improve(context, &decoded, heat, first / 3, salt);
+            improved.push(neighbourhood::improve(context, &decoded, heat, first / 3, salt));
         }
         improved.sort_by_key(|c| c.score.key(budget));
         if at_bound(&improved[0]) {
@@ -251,8 +252,9 @@ impl<'i, 'a> Session<'i, 'a> {
         for (salt, candidate) in improved.iter_mut().enumerate() {
             let salt = 1000 + salt as u64 + 16 * round;
             let context = &mut self.context;
-            let decoded = local_search::improve(context, candidate, heat / 4.0, second / 2, salt);
-            *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 2, salt);
+            let decoded = neighbourhood::improve(context, candidate, heat / 4.0, second / 3, salt);
+            let decoded = local_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
+            *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
         }
         self.report("local search", budget, &improved);
         let best = improved.into_iter().min_by_key(|c| c.score.key(budget));

@@ -18,6 +18,7 @@ pub mod problem;
 pub mod replay;
 pub mod schedule;
 mod strategies;
+mod timeline;
 
 #[cfg(test)]
 pub(crate) mod testing;

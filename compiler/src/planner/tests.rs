@@ -2,7 +2,7 @@
 
 use super::decode::{Evaluator, Genome};
 use super::driver::{plan, plan_many, working_set_bound};
-use super::index::Index;
+use super::index::{Index, NONE};
 use super::order;
 use super::outcome::{Options, PlanError};
 use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
@@ -10,8 +10,9 @@ use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
 use super::strategies::{
     Context, Random, dtr_seeds, hindsight, keep_all, local_search, sequence_search, square_root,
-    window_repair,
+    neighbourhood, window_repair,
 };
+use super::timeline::Timeline;
 
 /// Builds problems by hand.
 #[derive(Default)]
@@ -187,6 +188,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             all.extend(dtr_seeds::run(&mut context));
             all.push(local_search::improve(&mut context, &start, 0.3, 20_000, 1));
             all.push(sequence_search::improve(&mut context, &start, 0.3, 20_000, 1));
+            all.push(neighbourhood::improve(&mut context, &start, 0.3, 20_000, 1));
             for candidate in all {
                 let schedule = assemble(&problem, &candidate.sequence, budget);
                 let name = candidate.strategy;
@@ -450,4 +452,57 @@ fn keep_all_of_any_order_equals_its_own_decoding() {
             assert_eq!(hindsight::from_sequence(&index, &order), genome);
         }
     }
+}
+
+#[test]
+fn the_timeline_agrees_with_the_evaluation() {
+    let (mut compared, mut shared) = (0, 0);
+    for seed in 0..120 {
+        let problem = random_problem(3000 + seed, 4 + (seed as usize * 5) % 40);
+        let index = Index::new(&problem).expect("well formed");
+        let mut random = Random::new(seed);
+        let mut evaluator = Evaluator::new(&index);
+        evaluator.fastest_only = true;
+        let mut timeline = Timeline::new(&index, &index.given);
+        for round in 0..60 {
+            let mark = timeline.mark();
+            let node = index.given[random.below(index.given.len())];
+            let made = index.inputs.row(node).iter().filter_map(|&v| {
+                let producer = index.producer[v as usize];
+                (producer != NONE).then(|| timeline.runs(producer)[0])
+            });
+            let from = made.max().unwrap_or(0);
+            let repeat = timeline.runs(node).get(1).copied();
+            match (random.below(3), repeat) {
+                (0, Some(slot)) => timeline.remove(slot),
+                _ if index.once[node as usize] => continue,
+                _ => {
+                    let mut before = timeline.after(from).unwrap_or(timeline.end());
+                    for _ in 0..random.below(12) {
+                        before = timeline.after(before).unwrap_or(timeline.end());
+                    }
+                    if let Err(full) = timeline.insert(&[node], before) {
+                        timeline.commit();
+                        timeline.make_room(full);
+                        continue;
+                    }
+                }
+            }
+            if random.below(3) == 0 {
+                timeline.undo(mark);
+            }
+            let sequence = timeline.sequence();
+            let score = evaluator.evaluate(&sequence, Bytes::MAX);
+            assert_eq!((timeline.peak(), timeline.time), (score.peak, score.time), "seed {seed}, {round}");
+            compared += 1;
+            let bare = Schedule {
+                steps: sequence
+                    .iter()
+                    .map(|&node| Step { node, implementation: 0, overwrites: Vec::new() })
+                    .collect(),
+            };
+            shared += usize::from(replay(&problem, &bare).is_ok_and(|r| r.peak > score.peak));
+        }
+    }
+    assert!(compared > 3_000 && shared > 100, "{compared} compared, {shared} overwrite");
 }

@@ -8,6 +8,7 @@ pub(crate) mod dtr_seeds;
 pub(crate) mod hindsight;
 pub(crate) mod keep_all;
 pub(crate) mod local_search;
+pub(crate) mod neighbourhood;
 pub(crate) mod sequence_search;
 pub(crate) mod square_root;
 pub(crate) mod window_repair;
