@@ -1,6 +1,6 @@
 //! Planning time against size: random layered training graphs and a deep transformer, one after another on one core.
 //!
-//! `scale [CASE-SUBSTRING] [--out FILE.csv]`: for each case and budget the seconds, the most memory the process has held so far, the best
+//! `scale [CASE-SUBSTRING] [--out FILE.csv] [--phases]`: for each case and budget the seconds, the most memory the process has held so far, the best
 //! seed's extra time and the plan's. Every plan is replayed again before it counts.
 
 use std::fmt::Write as _;
@@ -48,8 +48,13 @@ fn measure(name: &str, problem: &Problem, percent: u64) -> Result<String> {
     let budget = replay(problem, &all)?.peak / 100 * percent;
     let seeds = Arc::new(Mutex::new(None));
     let seen = seeds.clone();
+    let begin = Instant::now();
+    let phases = std::env::args().any(|a| a == "--phases");
     let options = Options {
         progress: Some(Arc::new(move |p| {
+            if phases {
+                eprintln!("{:7.2} s  {}  {:?}  {}", begin.elapsed().as_secs_f64(), p.phase, p.extra_fraction, p.peak);
+            }
             if p.phase != "local search"
                 && let Ok(mut best) = seen.lock()
             {
@@ -59,7 +64,6 @@ fn measure(name: &str, problem: &Problem, percent: u64) -> Result<String> {
         live_bytes_only: true,
         ..Options::default()
     };
-    let begin = Instant::now();
     let planned = plan(problem, budget, &options);
     let seconds = begin.elapsed().as_secs_f64();
     let memory = resident_peak_mib();

@@ -19,6 +19,13 @@ const BOUNDING: Effort = Effort { scan: 30_000_000, relax: 20_000_000, branch: 6
 /// Work on each resident set that seeds the search.
 const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_000_000 };
 
+/// The same where each look at the graph is long.
+const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch: 6_000_000 };
+/// Work on the offsets of keep-all, the figure that budgets in percent refer to.
+const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
+/// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
+const LARGE: usize = 700;
+
 /// Plans a problem within a budget.
 ///
 /// # Errors
@@ -49,6 +56,11 @@ pub fn plan_many(
     Ok(results.into_iter().flatten().collect())
 }
 
+/// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
+fn default_work(nodes: u64) -> u64 {
+    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 9_000
+}
+
 /// A schedule with its replay and addresses.
 struct Placed {
     schedule: Schedule,
@@ -76,7 +88,7 @@ struct Session<'i, 'a> {
 impl<'i, 'a> Session<'i, 'a> {
     fn new(index: &'i Index<'a>, options: &'i Options) -> Self {
         let size = index.given.len() as u64;
-        let work = options.work.unwrap_or((size * 60_000).clamp(1_000_000, 60_000_000));
+        let work = options.work.unwrap_or_else(|| default_work(size));
         let orders = if options.keep_order {
             vec![index.given.clone()]
         } else {
@@ -106,7 +118,8 @@ impl<'i, 'a> Session<'i, 'a> {
             found: Vec::new(),
         };
         // Every fastest implementation: no budget is short.
-        let placed = this.place(&this.keep_all.sequence, Bytes::MAX, Limits::default());
+        let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
+        let placed = this.place(&this.keep_all.sequence, Bytes::MAX, limits);
         this.keep_all_summary = KeepAll { live_peak: placed.replay.peak, arena: placed.arena(index.problem) };
         this.report("keep all", Bytes::MAX, &[]);
         this
@@ -219,7 +232,9 @@ impl<'i, 'a> Session<'i, 'a> {
             self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
-            seeds.extend(window_repair::run(&mut self.context));
+            if self.index.given.len() <= LARGE {
+                seeds.extend(window_repair::run(&mut self.context));
+            }
             self.report("window repair", budget, &seeds);
         }
         // A seed at the bound needs no search.
@@ -233,9 +248,14 @@ impl<'i, 'a> Session<'i, 'a> {
         let heat = 1.0;
         let first = share / 2 / starts.len().max(1) as u64;
         let mut improved: Vec<Candidate> = Vec::new();
+        let large = self.index.given.len() > LARGE;
         for (salt, start) in starts.iter().enumerate() {
             let salt = salt as u64 + 16 * round;
             let context = &mut self.context;
+            if large {
+                improved.push(neighbourhood::improve(context, start, heat, first, salt));
+                continue;
+            }
             let repaired = window_repair::repair(context, start.clone());
             let trimmed = window_repair::trim(context, repaired);
             let decoded = local_search::improve(context, &trimmed, heat, first / 3, salt);
@@ -252,6 +272,10 @@ impl<'i, 'a> Session<'i, 'a> {
         for (salt, candidate) in improved.iter_mut().enumerate() {
             let salt = 1000 + salt as u64 + 16 * round;
             let context = &mut self.context;
+            if large {
+                *candidate = neighbourhood::improve(context, candidate, heat / 4.0, second, salt);
+                continue;
+            }
             let decoded = neighbourhood::improve(context, candidate, heat / 4.0, second / 3, salt);
             let decoded = local_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
             *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
@@ -267,9 +291,13 @@ impl<'i, 'a> Session<'i, 'a> {
         let problem = self.index.problem;
         let spare = budget.saturating_sub(problem.resident);
         let mut cuts: Vec<Cut> = Vec::new();
-        for part in [64, 63, 62, 60, 57, 54, 50, 45] {
+        let (parts, effort): (&[Bytes], Effort) = match self.index.given.len() {
+            0..=500 => (&[64, 63, 62, 60, 57, 54, 50, 45], SEEDING),
+            _ => (&[64, 62, 58, 50], SEEDING_MANY),
+        };
+        for &part in parts {
             let budget = problem.resident + spare / 64 * part + spare % 64;
-            let (bound, resident) = bounds::with_resident_set(problem, budget, order, SEEDING);
+            let (bound, resident) = bounds::with_resident_set(problem, budget, order, effort);
             if bound.is_infeasible() {
                 break;
             }
