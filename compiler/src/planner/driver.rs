@@ -58,7 +58,7 @@ pub fn plan_many(
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
 fn default_work(nodes: u64) -> u64 {
-    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 9_000
+    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
 }
 
 /// A schedule with its replay and addresses.
@@ -243,12 +243,14 @@ impl<'i, 'a> Session<'i, 'a> {
             return done.clone();
         }
         let mut starts = best_per_strategy(seeds, budget);
-        starts.truncate(if round == 0 { 4 } else { 2 });
+        let large = self.index.given.len() > LARGE;
+        starts.truncate(if round == 0 && !large { 4 } else { 2 });
         let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
         let heat = 1.0;
-        let first = share / 2 / starts.len().max(1) as u64;
+        // Long searches gain most late: there the best start gets most.
+        let early = if large { share / 4 } else { share / 2 };
+        let first = early / starts.len().max(1) as u64;
         let mut improved: Vec<Candidate> = Vec::new();
-        let large = self.index.given.len() > LARGE;
         for (salt, start) in starts.iter().enumerate() {
             let salt = salt as u64 + 16 * round;
             let context = &mut self.context;
@@ -266,9 +268,9 @@ impl<'i, 'a> Session<'i, 'a> {
         if at_bound(&improved[0]) {
             return improved.swap_remove(0);
         }
-        improved.truncate(2);
+        improved.truncate(if large { 1 } else { 2 });
         self.report("local search", budget, &improved);
-        let second = share / 2 / improved.len().max(1) as u64;
+        let second = (share - early) / improved.len().max(1) as u64;
         for (salt, candidate) in improved.iter_mut().enumerate() {
             let salt = 1000 + salt as u64 + 16 * round;
             let context = &mut self.context;

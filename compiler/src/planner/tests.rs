@@ -188,6 +188,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             all.extend(dtr_seeds::run(&mut context));
             all.push(local_search::improve(&mut context, &start, 0.3, 20_000, 1));
             all.push(sequence_search::improve(&mut context, &start, 0.3, 20_000, 1));
+            all.extend(keep_all::improve_many(&mut context, start.clone()));
             all.push(neighbourhood::improve(&mut context, &start, 0.3, 20_000, 1));
             for candidate in all {
                 let schedule = assemble(&problem, &candidate.sequence, budget);

@@ -3,7 +3,6 @@
 //! Evaluates every candidate order, then moves single nodes: producers of what is live at the peak later, readers of it earlier.
 
 use super::super::decode::Genome;
-use super::super::index::NONE;
 use super::super::problem::Bytes;
 use super::super::timeline::Timeline;
 use super::{Candidate, Context, Random};
@@ -79,7 +78,7 @@ fn improve(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candidate>
 }
 
 /// The same for many nodes, by incremental replay: a move counts if the peak does not rise.
-fn improve_many(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candidate> {
+pub(crate) fn improve_many(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candidate> {
     let index = context.index;
     let mut random = Random::new(context.seed ^ 0x6b65_6570);
     let mut timeline = Timeline::new(index, &start.sequence);
@@ -94,7 +93,11 @@ fn improve_many(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candi
         let pick = random.below(edges.len());
         let tail = pick + 1 == edges.len();
         let node = if tail { index.group_node[group as usize] } else { index.edge_node[edges[pick] as usize] };
-        let Some(&slot) = (node != NONE).then(|| timeline.runs(node).first()).flatten() else { continue };
+        // Neither the end nor what is there from the beginning can be moved.
+        if node as usize >= index.nodes() {
+            continue;
+        }
+        let Some(&slot) = timeline.runs(node).first() else { continue };
         let first = |n: &u32| timeline.runs(*n).first().copied();
         let low = index.predecessors.row(node).iter().filter_map(first).max().unwrap_or(0);
         let high = index.successors.row(node).iter().filter_map(first).min().unwrap_or(timeline.end());

@@ -117,7 +117,7 @@ impl<'i, 'a> Timeline<'i, 'a> {
             }
         }
         let at = at.min(steps.len() as u32);
-        self.lay_out(&steps, at, full.count);
+        self.lay_out(&steps, at, 2 * full.count + 32);
     }
 
     fn lay_out(&mut self, steps: &[(u32, u32)], wide: u32, room: usize) {
