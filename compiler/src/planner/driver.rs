@@ -1,5 +1,7 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+use std::collections::BTreeSet;
+
 use super::bounds::{self, Bound, Effort, Order};
 use super::decode::Evaluator;
 use super::index::{Index, NONE};
@@ -23,6 +25,8 @@ const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_
 const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch: 6_000_000 };
 /// Work on the offsets of keep-all, the figure that budgets in percent refer to.
 const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
+/// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
+const RUNGS: u64 = 24;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
 
@@ -83,6 +87,8 @@ struct Session<'i, 'a> {
     keep_all_summary: KeepAll,
     naive_peak: Bytes,
     found: Vec<Candidate>,
+    /// Budgets that have been planned on the way to others.
+    rungs: BTreeSet<Bytes>,
 }
 
 impl<'i, 'a> Session<'i, 'a> {
@@ -101,6 +107,7 @@ impl<'i, 'a> Session<'i, 'a> {
             orders,
             evaluator: Evaluator::new(index),
             seed: options.seed,
+            enough: index.base_time,
             work,
         };
         context.sort_orders();
@@ -116,6 +123,7 @@ impl<'i, 'a> Session<'i, 'a> {
             keep_all_summary: KeepAll::default(),
             naive_peak: naive_peak(index),
             found: Vec::new(),
+            rungs: BTreeSet::new(),
         };
         // Every fastest implementation: no budget is short.
         let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
@@ -161,10 +169,13 @@ impl<'i, 'a> Session<'i, 'a> {
         let start_work = self.context.evaluator.work;
         let problem = self.index.problem;
         let enough = self.keep_all.score.peak <= budget;
-        let free = if enough { self.no_bound() } else { bounds::order_free(problem, budget, BOUNDING) };
+        let free = if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };
         let fixed =
-            (self.options.keep_order && !enough).then(|| bounds::keep_order(problem, budget, BOUNDING));
+            (self.options.keep_order && !enough).then(|| bounds::keep_order(problem, budget, self.effort(BOUNDING)));
         let hopeless = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
+        if !enough && !hopeless {
+            self.plan_rungs(budget);
+        }
         let mut live_budget = budget;
         let mut best: Option<(Candidate, Placed)> = None;
         let mut pool = self.found.clone();
@@ -209,10 +220,41 @@ impl<'i, 'a> Session<'i, 'a> {
         }
     }
 
+    /// Plans, with less work, the last fixed rungs below a budget. Compiles for budgets that lie close together then start from the
+    /// same plans, and the larger budget's plan is hardly ever the slower one.
+    fn plan_rungs(&mut self, budget: Bytes) {
+        let resident = self.index.problem.resident;
+        let step = ((self.keep_all.score.peak - resident) / RUNGS).max(1);
+        let below = (budget.saturating_sub(resident) / step).min(RUNGS - 1);
+        for rung in below.saturating_sub(1)..=below {
+            let at = resident + rung * step;
+            if at >= budget || !self.rungs.insert(at) {
+                continue;
+            }
+            self.context.budget = at;
+            self.context.enough = self.index.base_time;
+            let known: Vec<Candidate> = self.found.iter().chain([&self.keep_all]).cloned().collect();
+            let mut seeds: Vec<Candidate> = known.iter().map(|c| self.context.rescored(c)).collect();
+            seeds.extend(square_root::run(&mut self.context));
+            let cuts = self.cuts(at, &[64, 57]);
+            seeds.extend(best_cut::run(&mut self.context, &cuts));
+            let starts = best_per_strategy(seeds, at);
+            let work = self.context.work / 16;
+            for start in starts.iter().take(2) {
+                let improved = neighbourhood::improve(&mut self.context, start, 0.5, work, rung);
+                if improved.score.peak <= at {
+                    self.found.push(improved);
+                }
+            }
+        }
+        self.report("rungs", budget, &[]);
+    }
+
     /// Seeds and local search under the context's budget.
     fn search(&mut self, pool: &[Candidate], round: u64, hopeless: bool, bound: Bound) -> Candidate {
         let budget = self.context.budget;
         let base = self.index.base_time;
+        self.context.enough = base.saturating_add(bound.extra_time);
         let mut seeds: Vec<Candidate> = Vec::new();
         for known in pool {
             seeds.push(self.context.rescored(known));
@@ -225,7 +267,10 @@ impl<'i, 'a> Session<'i, 'a> {
             seeds.extend(square_root::run(&mut self.context));
             self.report("square root", budget, &seeds);
             let mut cuts = self.options.cuts.clone();
-            cuts.extend(self.cuts(budget));
+            let few = self.index.given.len() > LARGE;
+            cuts.extend(
+                self.cuts(budget, if few { &[64, 62, 58, 50] } else { &[64, 63, 62, 60, 57, 54, 50, 45] }),
+            );
             seeds.extend(best_cut::run(&mut self.context, &cuts));
             self.report("best cut", budget, &seeds);
             seeds.extend(dtr_seeds::run(&mut self.context));
@@ -287,16 +332,20 @@ impl<'i, 'a> Session<'i, 'a> {
         best.unwrap_or_else(|| self.keep_all.clone())
     }
 
-    /// Resident sets of the best cuts at the budget and somewhat below it, where bursts of recomputation have room.
-    fn cuts(&self, budget: Bytes) -> Vec<Cut> {
+    /// An effort in proportion to the work that the caller grants.
+    fn effort(&self, full: Effort) -> Effort {
+        let usual = default_work(self.index.given.len() as u64);
+        let part = |steps: u64| (u128::from(steps) * u128::from(self.context.work.min(usual)) / u128::from(usual)) as u64;
+        Effort { scan: part(full.scan), relax: part(full.relax), branch: part(full.branch) }
+    }
+
+    /// Resident sets of the best cuts at these 64ths of the budget: somewhat below it bursts of recomputation have room.
+    fn cuts(&self, budget: Bytes, parts: &[Bytes]) -> Vec<Cut> {
         let order = if self.options.keep_order { Order::Given } else { Order::Free };
         let problem = self.index.problem;
         let spare = budget.saturating_sub(problem.resident);
         let mut cuts: Vec<Cut> = Vec::new();
-        let (parts, effort): (&[Bytes], Effort) = match self.index.given.len() {
-            0..=500 => (&[64, 63, 62, 60, 57, 54, 50, 45], SEEDING),
-            _ => (&[64, 62, 58, 50], SEEDING_MANY),
-        };
+        let effort = self.effort(if self.index.given.len() > 500 { SEEDING_MANY } else { SEEDING });
         for &part in parts {
             let budget = problem.resident + spare / 64 * part + spare % 64;
             let (bound, resident) = bounds::with_resident_set(problem, budget, order, effort);

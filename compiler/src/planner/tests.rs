@@ -161,6 +161,7 @@ fn context<'i, 'a>(index: &'i Index<'a>, budget: Bytes) -> Context<'i, 'a> {
         orders: order::candidates(index).into_iter().map(|o| o.1).collect(),
         evaluator: Evaluator::new(index),
         seed: 7,
+        enough: index.base_time,
         work: 40_000,
     }
 }
@@ -506,4 +507,31 @@ fn the_timeline_agrees_with_the_evaluation() {
         }
     }
     assert!(compared > 3_000 && shared > 100, "{compared} compared, {shared} overwrite");
+}
+
+#[test]
+fn a_larger_budget_is_hardly_ever_slower_across_compiles() {
+    let Some(folder) = super::testing::data("plans/graphs") else { return };
+    let mut worst: f64 = 0.0;
+    for name in ["chain16", "unet_coarse"] {
+        let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).expect("a graph");
+        let problem = super::import_json::import(&text).expect("a graph").problem;
+        let index = Index::new(&problem).expect("well formed");
+        let keep = keep_all::run(&mut context(&index, 0)).score.peak;
+        let mut least: Option<f64> = None;
+        for part in (36..98).step_by(4) {
+            let budget = keep * part / 100;
+            let options = Options { live_bytes_only: true, work: Some(150_000), ..Options::default() };
+            let Ok(plan) = plan(&problem, budget, &options) else {
+                assert_eq!(least, None, "{name}: a larger budget failed");
+                continue;
+            };
+            let extra = plan.extra_fraction();
+            let slower = least.map_or(0.0, |l| extra - l);
+            println!("{name} {part} {extra:.5} {slower:.5}");
+            worst = worst.max(slower);
+            least = Some(least.map_or(extra, |l: f64| l.min(extra)));
+        }
+    }
+    assert!(worst <= 0.003, "slower by {worst}");
 }

@@ -36,6 +36,8 @@ pub(crate) struct Context<'i, 'a> {
     pub(crate) orders: Vec<Vec<u32>>,
     pub(crate) evaluator: Evaluator<'i>,
     pub(crate) seed: u64,
+    /// A schedule within the budget that takes no more time than this cannot or need not be improved.
+    pub(crate) enough: Nanos,
     /// Executed steps that a search may simulate.
     pub(crate) work: u64,
 }

@@ -61,7 +61,7 @@ pub(crate) fn improve(
             }
         }
         search.step();
-        if search.best_key == (0, index.base_time) {
+        if search.best_key.0 == 0 && search.best_key.1 <= context.enough {
             break;
         }
     }
