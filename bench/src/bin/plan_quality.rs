@@ -58,7 +58,8 @@ fn main() -> Result<()> {
         |name: &str| arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1)).cloned();
     let part = option("--part");
     let data = PathBuf::from(std::env::var("DTRC_DATA").unwrap_or_else(|_| "../shared/data".into()));
-    let header = "part,case,nodes,budget,extra,bound,reference,passes,recomputations,strategy,stop,cpu_seconds\n";
+    let header =
+        "part,case,nodes,budget,extra,bound,reference,passes,recomputations,strategy,stop,cpu_seconds\n";
     let mut bench = Bench {
         filter: arguments.first().filter(|a| !a.starts_with("--")).cloned().unwrap_or_default(),
         work: option("--work").and_then(|w| w.parse().ok()),
@@ -95,8 +96,7 @@ impl Bench {
         keep_order: bool,
         reference: Reference,
     ) -> Result<()> {
-        let options =
-            Options { keep_order, live_bytes_only: true, work: self.work, ..Options::default() };
+        let options = Options { keep_order, live_bytes_only: true, work: self.work, ..Options::default() };
         let begin = cpu_seconds();
         let planned = plan(problem, budget, &options);
         let seconds = cpu_seconds() - begin;

@@ -18,8 +18,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let filter = arguments.first().filter(|a| !a.starts_with("--")).cloned().unwrap_or_default();
     let out = arguments.iter().position(|a| a == "--out").and_then(|i| arguments.get(i + 1)).cloned();
-    let mut table =
-        String::from("case,nodes,budget_percent,cpu_seconds,wall_seconds,peak_memory_mib,seed_extra,extra,bound,recomputed\n");
+    let mut table = String::from(
+        "case,nodes,budget_percent,cpu_seconds,wall_seconds,peak_memory_mib,seed_extra,extra,bound,recomputed\n",
+    );
     let cases: [(&str, fn() -> Problem); 5] = [
         ("layered_1000", || layered(1_000, 1)),
         ("layered_5000", || layered(5_000, 2)),
@@ -53,7 +54,13 @@ fn measure(name: &str, problem: &Problem, percent: u64) -> Result<String> {
     let options = Options {
         progress: Some(Arc::new(move |p| {
             if phases {
-                eprintln!("{:7.2} s  {}  {:?}  {}", begin.elapsed().as_secs_f64(), p.phase, p.extra_fraction, p.peak);
+                eprintln!(
+                    "{:7.2} s  {}  {:?}  {}",
+                    begin.elapsed().as_secs_f64(),
+                    p.phase,
+                    p.extra_fraction,
+                    p.peak
+                );
             }
             if p.phase != "local search"
                 && let Ok(mut best) = seen.lock()

@@ -12,8 +12,8 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, dtr_seeds, hindsight, keep_all, local_search, neighbourhood, sequence_search, square_root,
-    window_repair,
+    Candidate, Context, best_cut, dtr_seeds, exact, hindsight, keep_all, local_search, neighbourhood,
+    sequence_search, square_root, window_repair,
 };
 
 /// Work on each printed bound.
@@ -169,9 +169,10 @@ impl<'i, 'a> Session<'i, 'a> {
         let start_work = self.context.evaluator.work;
         let problem = self.index.problem;
         let enough = self.keep_all.score.peak <= budget;
-        let free = if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };
-        let fixed =
-            (self.options.keep_order && !enough).then(|| bounds::keep_order(problem, budget, self.effort(BOUNDING)));
+        let mut free =
+            if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };
+        let mut fixed = (self.options.keep_order && !enough)
+            .then(|| bounds::keep_order(problem, budget, self.effort(BOUNDING)));
         let hopeless = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
         if !enough && !hopeless {
             self.plan_rungs(budget);
@@ -183,7 +184,10 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut least: Option<Candidate> = None;
         for round in 0..6 {
             self.context.budget = live_budget;
-            let candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
+            let mut candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
+            if round == 0 && !hopeless && !self.is_enough(&candidate) {
+                candidate = self.solve(candidate, fixed.as_mut().unwrap_or(&mut free));
+            }
             if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
                 least = Some(candidate.clone());
             }
@@ -213,11 +217,25 @@ impl<'i, 'a> Session<'i, 'a> {
             }
             None => {
                 let least = least.unwrap_or_else(|| self.keep_all.clone());
-                let refusal = self.infeasible(budget, &least, free);
+                let none = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
+                let refusal = self.infeasible(budget, &least, none);
                 self.found.push(least);
                 Err(refusal)
             }
         }
+    }
+
+    fn is_enough(&self, candidate: &Candidate) -> bool {
+        candidate.score.peak <= self.context.budget && candidate.score.time <= self.context.enough
+    }
+
+    /// On small problems: the best schedule, and the bound raised to what is proven.
+    fn solve(&mut self, candidate: Candidate, bound: &mut Bound) -> Candidate {
+        let Some(solved) = exact::run(&mut self.context, Some(&candidate)) else { return candidate };
+        if solved.least_extra > bound.extra_time {
+            *bound = Bound { extra_time: solved.least_extra, method: bounds::Method::Exhaustive, ..*bound };
+        }
+        solved.better.unwrap_or(candidate)
     }
 
     /// Plans, with less work, the last fixed rungs below a budget. Compiles for budgets that lie close together then start from the
@@ -335,7 +353,9 @@ impl<'i, 'a> Session<'i, 'a> {
     /// An effort in proportion to the work that the caller grants.
     fn effort(&self, full: Effort) -> Effort {
         let usual = default_work(self.index.given.len() as u64);
-        let part = |steps: u64| (u128::from(steps) * u128::from(self.context.work.min(usual)) / u128::from(usual)) as u64;
+        let part = |steps: u64| {
+            (u128::from(steps) * u128::from(self.context.work.min(usual)) / u128::from(usual)) as u64
+        };
         Effort { scan: part(full.scan), relax: part(full.relax), branch: part(full.branch) }
     }
 
@@ -398,11 +418,11 @@ impl<'i, 'a> Session<'i, 'a> {
         }
     }
 
-    fn infeasible(&self, budget: Bytes, least: &Candidate, free: Bound) -> Infeasible {
+    fn infeasible(&self, budget: Bytes, least: &Candidate, none: bool) -> Infeasible {
         let problem = self.index.problem;
         let (working_set, binding) = working_set_bound(self.index);
         let bound = working_set.max(bounds::least_peak(problem)).min(least.score.peak);
-        let proved = budget < bound || free.is_infeasible();
+        let proved = budget < bound || none;
         let placed = self.place(&least.sequence, least.score.peak, Limits::quick());
         let replay = &placed.replay;
         let step = replay.peak_step as u32;

@@ -21,6 +21,8 @@ mod strategies;
 mod timeline;
 
 #[cfg(test)]
+mod quality;
+#[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

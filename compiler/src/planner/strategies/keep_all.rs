@@ -92,7 +92,8 @@ pub(crate) fn improve_many(context: &mut Context<'_, '_>, start: Candidate) -> O
         let edges = index.group_edges.row(group);
         let pick = random.below(edges.len());
         let tail = pick + 1 == edges.len();
-        let node = if tail { index.group_node[group as usize] } else { index.edge_node[edges[pick] as usize] };
+        let node =
+            if tail { index.group_node[group as usize] } else { index.edge_node[edges[pick] as usize] };
         // Neither the end nor what is there from the beginning can be moved.
         if node as usize >= index.nodes() {
             continue;

@@ -5,6 +5,7 @@
 
 pub(crate) mod best_cut;
 pub(crate) mod dtr_seeds;
+pub(crate) mod exact;
 pub(crate) mod hindsight;
 pub(crate) mod keep_all;
 pub(crate) mod local_search;

@@ -72,10 +72,8 @@ pub(crate) fn improve(
         return start.clone();
     }
     let genome = from_sequence(index, &search.best);
-    context.better(
-        start.clone(),
-        Candidate { strategy: start.strategy, genome, sequence: search.best, score },
-    )
+    context
+        .better(start.clone(), Candidate { strategy: start.strategy, genome, sequence: search.best, score })
 }
 
 /// Why a move was given up.

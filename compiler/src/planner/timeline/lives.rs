@@ -58,8 +58,7 @@ impl Timeline<'_, '_> {
     pub(crate) fn is_live(&self, value: u32, slot: u32) -> bool {
         let group = self.index.value_group[value as usize];
         let start = self.instance(value, slot);
-        group == NONE
-            || self.lives[group as usize].iter().any(|l| Some(l.start) == start && l.last >= slot)
+        group == NONE || self.lives[group as usize].iter().any(|l| Some(l.start) == start && l.last >= slot)
     }
 
     /// Whether nothing reads what the execution at a slot makes.
@@ -251,9 +250,8 @@ impl Timeline<'_, '_> {
             let (made, read) = (pair[0], index.value_group[pair[1] as usize]);
             let start = self.instance(pair[1], slot);
             let last = self.lives[read as usize].iter().find(|l| Some(l.start) == start).map(|l| l.last);
-            let same = |v: &&u32| {
-                index.value_group[**v as usize] == read && self.instance(**v, slot) == start
-            };
+            let same =
+                |v: &&u32| index.value_group[**v as usize] == read && self.instance(**v, slot) == start;
             if last == Some(slot)
                 && count + 2 <= taken.len()
                 && !taken.contains(&made)
