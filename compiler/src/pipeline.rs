@@ -144,8 +144,10 @@ pub fn plan_budgets(
     let problems: Vec<Problem> =
         graphs.iter().map(|(_, g)| lower(g, request.costs, state_bytes)).collect::<Result<_, _>>()?;
     let mut keep_all = state_bytes;
-    for p in &problems {
-        keep_all = keep_all.max(planner::plan(p, u64::MAX, request.planner)?.keep_all.arena);
+    if budgets.iter().any(|b| matches!(b, Budget::OfKeepAll(_))) {
+        for p in &problems {
+            keep_all = keep_all.max(planner::plan(p, u64::MAX, request.planner)?.keep_all.arena);
+        }
     }
     let bytes: Vec<u64> = budgets
         .iter()

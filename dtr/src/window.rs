@@ -113,6 +113,10 @@ impl Window {
     pub(crate) fn evicted(&mut self, live: &mut Live, gone: u32) {
         let own = self.bits[gone as usize];
         for (way, inherited) in [(Way::Parents, own & OUTPUTS), (Way::Children, 0)] {
+            // Nothing to hand on; a walk through all that is dead would find that out slowly.
+            if self.late.is_empty() && inherited == 0 {
+                continue;
+            }
             // Who reached a late storage before this eviction keeps it at the cost it had.
             live.at_mut(gone).flags |= crate::live::MATERIAL;
             let before: Vec<Vec<u32>> =
@@ -136,6 +140,10 @@ impl Window {
     /// `back` is resident again: its sets, and the sets of those who border on it, are rebuilt as the graph is now.
     pub(crate) fn restored(&mut self, live: &mut Live, back: u32) {
         for way in [Way::Parents, Way::Children] {
+            // Ancestors' sets know new outputs, descendants' do not.
+            if self.late.is_empty() && way == Way::Children {
+                continue;
+            }
             let outputs = match self.output {
                 Some(output) if way == Way::Parents => Self::borders(live, output, way),
                 _ => Vec::new(),

@@ -32,17 +32,11 @@ fn every_small_network() {
 }
 
 #[test]
-fn large_networks_by_classes() {
+fn large_networks() {
     for n in [2048, 4096, 8192, 16384, 32768, 65536, 100_000] {
-        at_most_5n(n, Heuristic::DTR_EQ);
-    }
-}
-
-#[test]
-fn large_networks_by_neighbourhood() {
-    for n in [2048, 4096] {
-        at_most_5n(n, Heuristic::DTR);
-        at_most_5n(n, Heuristic::E_STAR);
+        for heuristic in [Heuristic::E_STAR, Heuristic::DTR, Heuristic::DTR_EQ] {
+            at_most_5n(n, heuristic);
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+use std::collections::BTreeSet;
+
 use super::bounds::{self, Bound, Effort, Order};
 use super::decode::Evaluator;
 use super::index::{Index, NONE};
@@ -10,14 +12,23 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, dtr_seeds, hindsight, keep_all, local_search, sequence_search, square_root,
-    window_repair,
+    Candidate, Context, best_cut, dtr_seeds, exact, hindsight, keep_all, local_search, neighbourhood,
+    sequence_search, square_root, window_repair,
 };
 
 /// Work on each printed bound.
 const BOUNDING: Effort = Effort { scan: 30_000_000, relax: 20_000_000, branch: 60_000_000 };
 /// Work on each resident set that seeds the search.
 const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_000_000 };
+
+/// The same where each look at the graph is long.
+const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch: 6_000_000 };
+/// Work on the offsets of keep-all, the figure that budgets in percent refer to.
+const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
+/// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
+const RUNGS: u64 = 24;
+/// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
+const LARGE: usize = 700;
 
 /// Plans a problem within a budget.
 ///
@@ -49,6 +60,11 @@ pub fn plan_many(
     Ok(results.into_iter().flatten().collect())
 }
 
+/// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
+fn default_work(nodes: u64) -> u64 {
+    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+}
+
 /// A schedule with its replay and addresses.
 struct Placed {
     schedule: Schedule,
@@ -71,12 +87,14 @@ struct Session<'i, 'a> {
     keep_all_summary: KeepAll,
     naive_peak: Bytes,
     found: Vec<Candidate>,
+    /// Budgets that have been planned on the way to others.
+    rungs: BTreeSet<Bytes>,
 }
 
 impl<'i, 'a> Session<'i, 'a> {
     fn new(index: &'i Index<'a>, options: &'i Options) -> Self {
         let size = index.given.len() as u64;
-        let work = options.work.unwrap_or((size * 60_000).clamp(1_000_000, 60_000_000));
+        let work = options.work.unwrap_or_else(|| default_work(size));
         let orders = if options.keep_order {
             vec![index.given.clone()]
         } else {
@@ -89,6 +107,7 @@ impl<'i, 'a> Session<'i, 'a> {
             orders,
             evaluator: Evaluator::new(index),
             seed: options.seed,
+            enough: index.base_time,
             work,
         };
         context.sort_orders();
@@ -104,9 +123,11 @@ impl<'i, 'a> Session<'i, 'a> {
             keep_all_summary: KeepAll::default(),
             naive_peak: naive_peak(index),
             found: Vec::new(),
+            rungs: BTreeSet::new(),
         };
         // Every fastest implementation: no budget is short.
-        let placed = this.place(&this.keep_all.sequence, Bytes::MAX, Limits::default());
+        let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
+        let placed = this.place(&this.keep_all.sequence, Bytes::MAX, limits);
         this.keep_all_summary = KeepAll { live_peak: placed.replay.peak, arena: placed.arena(index.problem) };
         this.report("keep all", Bytes::MAX, &[]);
         this
@@ -148,10 +169,14 @@ impl<'i, 'a> Session<'i, 'a> {
         let start_work = self.context.evaluator.work;
         let problem = self.index.problem;
         let enough = self.keep_all.score.peak <= budget;
-        let free = if enough { self.no_bound() } else { bounds::order_free(problem, budget, BOUNDING) };
-        let fixed =
-            (self.options.keep_order && !enough).then(|| bounds::keep_order(problem, budget, BOUNDING));
+        let mut free =
+            if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };
+        let mut fixed = (self.options.keep_order && !enough)
+            .then(|| bounds::keep_order(problem, budget, self.effort(BOUNDING)));
         let hopeless = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
+        if !enough && !hopeless {
+            self.plan_rungs(budget);
+        }
         let mut live_budget = budget;
         let mut best: Option<(Candidate, Placed)> = None;
         let mut pool = self.found.clone();
@@ -159,7 +184,10 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut least: Option<Candidate> = None;
         for round in 0..6 {
             self.context.budget = live_budget;
-            let candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
+            let mut candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
+            if round == 0 && !hopeless && !self.is_enough(&candidate) {
+                candidate = self.solve(candidate, fixed.as_mut().unwrap_or(&mut free));
+            }
             if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
                 least = Some(candidate.clone());
             }
@@ -189,17 +217,62 @@ impl<'i, 'a> Session<'i, 'a> {
             }
             None => {
                 let least = least.unwrap_or_else(|| self.keep_all.clone());
-                let refusal = self.infeasible(budget, &least, free);
+                let none = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
+                let refusal = self.infeasible(budget, &least, none);
                 self.found.push(least);
                 Err(refusal)
             }
         }
     }
 
+    fn is_enough(&self, candidate: &Candidate) -> bool {
+        candidate.score.peak <= self.context.budget && candidate.score.time <= self.context.enough
+    }
+
+    /// On small problems: the best schedule, and the bound raised to what is proven.
+    fn solve(&mut self, candidate: Candidate, bound: &mut Bound) -> Candidate {
+        let Some(solved) = exact::run(&mut self.context, Some(&candidate)) else { return candidate };
+        if solved.least_extra > bound.extra_time {
+            *bound = Bound { extra_time: solved.least_extra, method: bounds::Method::Exhaustive, ..*bound };
+        }
+        solved.better.unwrap_or(candidate)
+    }
+
+    /// Plans, with less work, the last fixed rungs below a budget. Compiles for budgets that lie close together then start from the
+    /// same plans, and the larger budget's plan is hardly ever the slower one.
+    fn plan_rungs(&mut self, budget: Bytes) {
+        let resident = self.index.problem.resident;
+        let step = ((self.keep_all.score.peak - resident) / RUNGS).max(1);
+        let below = (budget.saturating_sub(resident) / step).min(RUNGS - 1);
+        for rung in below.saturating_sub(1)..=below {
+            let at = resident + rung * step;
+            if at >= budget || !self.rungs.insert(at) {
+                continue;
+            }
+            self.context.budget = at;
+            self.context.enough = self.index.base_time;
+            let known: Vec<Candidate> = self.found.iter().chain([&self.keep_all]).cloned().collect();
+            let mut seeds: Vec<Candidate> = known.iter().map(|c| self.context.rescored(c)).collect();
+            seeds.extend(square_root::run(&mut self.context));
+            let cuts = self.cuts(at, &[64, 57]);
+            seeds.extend(best_cut::run(&mut self.context, &cuts));
+            let starts = best_per_strategy(seeds, at);
+            let work = self.context.work / 16;
+            for start in starts.iter().take(2) {
+                let improved = neighbourhood::improve(&mut self.context, start, 0.5, work, rung);
+                if improved.score.peak <= at {
+                    self.found.push(improved);
+                }
+            }
+        }
+        self.report("rungs", budget, &[]);
+    }
+
     /// Seeds and local search under the context's budget.
     fn search(&mut self, pool: &[Candidate], round: u64, hopeless: bool, bound: Bound) -> Candidate {
         let budget = self.context.budget;
         let base = self.index.base_time;
+        self.context.enough = base.saturating_add(bound.extra_time);
         let mut seeds: Vec<Candidate> = Vec::new();
         for known in pool {
             seeds.push(self.context.rescored(known));
@@ -212,14 +285,19 @@ impl<'i, 'a> Session<'i, 'a> {
             seeds.extend(square_root::run(&mut self.context));
             self.report("square root", budget, &seeds);
             let mut cuts = self.options.cuts.clone();
-            cuts.extend(self.cuts(budget));
+            let few = self.index.given.len() > LARGE;
+            cuts.extend(
+                self.cuts(budget, if few { &[64, 62, 58, 50] } else { &[64, 63, 62, 60, 57, 54, 50, 45] }),
+            );
             seeds.extend(best_cut::run(&mut self.context, &cuts));
             self.report("best cut", budget, &seeds);
             seeds.extend(dtr_seeds::run(&mut self.context));
             self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
-            seeds.extend(window_repair::run(&mut self.context));
+            if self.index.given.len() <= LARGE {
+                seeds.extend(window_repair::run(&mut self.context));
+            }
             self.report("window repair", budget, &seeds);
         }
         // A seed at the bound needs no search.
@@ -228,46 +306,69 @@ impl<'i, 'a> Session<'i, 'a> {
             return done.clone();
         }
         let mut starts = best_per_strategy(seeds, budget);
-        starts.truncate(if round == 0 { 4 } else { 2 });
+        let large = self.index.given.len() > LARGE;
+        starts.truncate(if round == 0 && !large { 4 } else { 2 });
         let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
         let heat = 1.0;
-        let first = share / 2 / starts.len().max(1) as u64;
+        // Long searches gain most late: there the best start gets most.
+        let early = if large { share / 4 } else { share / 2 };
+        let first = early / starts.len().max(1) as u64;
         let mut improved: Vec<Candidate> = Vec::new();
         for (salt, start) in starts.iter().enumerate() {
             let salt = salt as u64 + 16 * round;
             let context = &mut self.context;
+            if large {
+                improved.push(neighbourhood::improve(context, start, heat, first, salt));
+                continue;
+            }
             let repaired = window_repair::repair(context, start.clone());
             let trimmed = window_repair::trim(context, repaired);
-            let decoded = local_search::improve(context, &trimmed, heat, first / 2, salt);
-            improved.push(sequence_search::improve(context, &decoded, heat, first / 2, salt));
+            let decoded = local_search::improve(context, &trimmed, heat, first / 3, salt);
+            let decoded = sequence_search::improve(context, &decoded, heat, first / 3, salt);
+            improved.push(neighbourhood::improve(context, &decoded, heat, first / 3, salt));
         }
         improved.sort_by_key(|c| c.score.key(budget));
         if at_bound(&improved[0]) {
             return improved.swap_remove(0);
         }
-        improved.truncate(2);
+        improved.truncate(if large { 1 } else { 2 });
         self.report("local search", budget, &improved);
-        let second = share / 2 / improved.len().max(1) as u64;
+        let second = (share - early) / improved.len().max(1) as u64;
         for (salt, candidate) in improved.iter_mut().enumerate() {
             let salt = 1000 + salt as u64 + 16 * round;
             let context = &mut self.context;
-            let decoded = local_search::improve(context, candidate, heat / 4.0, second / 2, salt);
-            *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 2, salt);
+            if large {
+                *candidate = neighbourhood::improve(context, candidate, heat / 4.0, second, salt);
+                continue;
+            }
+            let decoded = neighbourhood::improve(context, candidate, heat / 4.0, second / 3, salt);
+            let decoded = local_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
+            *candidate = sequence_search::improve(context, &decoded, heat / 4.0, second / 3, salt);
         }
         self.report("local search", budget, &improved);
         let best = improved.into_iter().min_by_key(|c| c.score.key(budget));
         best.unwrap_or_else(|| self.keep_all.clone())
     }
 
-    /// Resident sets of the best cuts at the budget and somewhat below it, where bursts of recomputation have room.
-    fn cuts(&self, budget: Bytes) -> Vec<Cut> {
+    /// An effort in proportion to the work that the caller grants.
+    fn effort(&self, full: Effort) -> Effort {
+        let usual = default_work(self.index.given.len() as u64);
+        let part = |steps: u64| {
+            (u128::from(steps) * u128::from(self.context.work.min(usual)) / u128::from(usual)) as u64
+        };
+        Effort { scan: part(full.scan), relax: part(full.relax), branch: part(full.branch) }
+    }
+
+    /// Resident sets of the best cuts at these 64ths of the budget: somewhat below it bursts of recomputation have room.
+    fn cuts(&self, budget: Bytes, parts: &[Bytes]) -> Vec<Cut> {
         let order = if self.options.keep_order { Order::Given } else { Order::Free };
         let problem = self.index.problem;
         let spare = budget.saturating_sub(problem.resident);
         let mut cuts: Vec<Cut> = Vec::new();
-        for part in [64, 63, 62, 60, 57, 54, 50, 45] {
+        let effort = self.effort(if self.index.given.len() > 500 { SEEDING_MANY } else { SEEDING });
+        for &part in parts {
             let budget = problem.resident + spare / 64 * part + spare % 64;
-            let (bound, resident) = bounds::with_resident_set(problem, budget, order, SEEDING);
+            let (bound, resident) = bounds::with_resident_set(problem, budget, order, effort);
             if bound.is_infeasible() {
                 break;
             }
@@ -317,11 +418,11 @@ impl<'i, 'a> Session<'i, 'a> {
         }
     }
 
-    fn infeasible(&self, budget: Bytes, least: &Candidate, free: Bound) -> Infeasible {
+    fn infeasible(&self, budget: Bytes, least: &Candidate, none: bool) -> Infeasible {
         let problem = self.index.problem;
         let (working_set, binding) = working_set_bound(self.index);
         let bound = working_set.max(bounds::least_peak(problem)).min(least.score.peak);
-        let proved = budget < bound || free.is_infeasible();
+        let proved = budget < bound || none;
         let placed = self.place(&least.sequence, least.score.peak, Limits::quick());
         let replay = &placed.replay;
         let step = replay.peak_step as u32;

@@ -18,7 +18,10 @@ pub mod problem;
 pub mod replay;
 pub mod schedule;
 mod strategies;
+mod timeline;
 
+#[cfg(test)]
+mod quality;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]

@@ -62,6 +62,8 @@ pub enum Method {
     Relaxed,
     /// Branch and bound at one cut.
     Branched,
+    /// A search over all schedules of a small problem.
+    Exhaustive,
 }
 
 impl Method {
@@ -72,6 +74,7 @@ impl Method {
             Method::Peak => "least-peak",
             Method::Relaxed => "cut-relaxed",
             Method::Branched => "cut-branched",
+            Method::Exhaustive => "exhaustive",
         }
     }
 }

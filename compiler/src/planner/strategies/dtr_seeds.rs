@@ -15,18 +15,24 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     let mut out = Vec::new();
     let spare = context.budget.saturating_sub(index.problem.resident);
     let large = index.given.len() > 1500;
-    let parts: &[Bytes] = if large { &[32] } else { &[32, 30, 28, 25] };
-    let orders: Vec<Vec<u32>> = context.orders.iter().take(if large { 1 } else { 2 }).cloned().collect();
+    let many = index.given.len() > 400;
+    let parts: &[Bytes] = match (large, many) {
+        (true, _) => &[32],
+        (_, true) => &[32, 28],
+        _ => &[32, 30, 28, 25],
+    };
+    let orders: Vec<Vec<u32>> = context.orders.iter().take(if many { 1 } else { 2 }).cloned().collect();
     for order in &orders {
         // A program that cannot be declared (sums beyond the machine's range) has no seeds.
         let Ok(driven) = Driven::new(index, order) else { continue };
         for (name, heuristic) in Heuristic::NAMED {
-            if name == "random" || (large && !matches!(name, "dtr-eq" | "dtr-local")) {
+            if name == "random" || (many && !matches!(name, "dtr-eq" | "dtr-local")) {
                 continue;
             }
             for part in parts {
                 let mut options = dtr::Options::new(spare / 32 * part + spare % 32, heuristic);
-                options.order_remats = true;
+                // Finding the order costs more than the run on many nodes.
+                options.order_remats = !many || (!large && name == "dtr-eq");
                 options.remat_limit = Some(index.base_time.saturating_mul(3));
                 let Some(trace) = driven.trace(&options) else { continue };
                 context.evaluator.work += 4 * trace.len() as u64;

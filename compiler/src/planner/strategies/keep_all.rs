@@ -4,6 +4,7 @@
 
 use super::super::decode::Genome;
 use super::super::problem::Bytes;
+use super::super::timeline::Timeline;
 use super::{Candidate, Context, Random};
 
 /// The least peak over the candidate orders and a local search from the best of them, every node in its fastest implementation.
@@ -16,7 +17,9 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Candidate {
         take_lower(&mut best, context.decode("keep all", Genome::keep_all(index, order), u64::MAX));
     }
     if let (Some(start), false) = (best.clone(), context.keep_order) {
-        take_lower(&mut best, improve(context, start));
+        let many = index.given.len() > 700;
+        let improved = if many { improve_many(context, start) } else { improve(context, start) };
+        take_lower(&mut best, improved);
     }
     context.evaluator.fastest_only = false;
     context.budget = given;
@@ -72,6 +75,60 @@ fn improve(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candidate>
             Candidate { strategy: "keep all", genome, sequence: context.evaluator.sequence.clone(), score };
     }
     context.decode("keep all", current.genome, u64::MAX)
+}
+
+/// The same for many nodes, by incremental replay: a move counts if the peak does not rise.
+pub(crate) fn improve_many(context: &mut Context<'_, '_>, start: Candidate) -> Option<Candidate> {
+    let index = context.index;
+    let mut random = Random::new(context.seed ^ 0x6b65_6570);
+    let mut timeline = Timeline::new(index, &start.sequence);
+    let (mut live, mut peak) = (Vec::new(), timeline.peak_slot());
+    timeline.live_over(peak, &mut live);
+    let (mut failures, patience) = (0, 64 + index.given.len() / 8);
+    while timeline.work < context.work / 16 && failures < patience && !live.is_empty() {
+        timeline.work += 1;
+        failures += 1;
+        let group = live[random.below(live.len())];
+        let edges = index.group_edges.row(group);
+        let pick = random.below(edges.len());
+        let tail = pick + 1 == edges.len();
+        let node =
+            if tail { index.group_node[group as usize] } else { index.edge_node[edges[pick] as usize] };
+        // Neither the end nor what is there from the beginning can be moved.
+        if node as usize >= index.nodes() {
+            continue;
+        }
+        let Some(&slot) = timeline.runs(node).first() else { continue };
+        let first = |n: &u32| timeline.runs(*n).first().copied();
+        let low = index.predecessors.row(node).iter().filter_map(first).max().unwrap_or(0);
+        let high = index.successors.row(node).iter().filter_map(first).min().unwrap_or(timeline.end());
+        // Lands before `target`: beyond the peak, or as far as its neighbours let it.
+        let target = match (slot <= peak, random.below(2)) {
+            (true, 0) => high,
+            (true, _) => timeline.after(peak).unwrap_or(timeline.end()).min(high),
+            (false, 0) => timeline.after(low).unwrap_or(high),
+            (false, _) => timeline.after(low).unwrap_or(high).max(peak),
+        };
+        if target == slot || timeline.after(slot) == Some(target) {
+            continue;
+        }
+        let before = timeline.peak();
+        timeline.remove(slot);
+        if let Err(full) = timeline.insert(&[node], target) {
+            timeline.undo(0);
+            timeline.make_room(full);
+        } else if timeline.peak() > before {
+            timeline.undo(0);
+            continue;
+        } else if timeline.peak() < before {
+            failures = 0;
+        }
+        timeline.commit();
+        peak = timeline.peak_slot();
+        timeline.live_over(peak, &mut live);
+    }
+    context.evaluator.work += timeline.work;
+    context.decode("keep all", Genome::keep_all(index, timeline.sequence()), u64::MAX)
 }
 
 /// Moves one node that has to do with a group live at the peak to the other side of the peak, as far as its neighbours let it.

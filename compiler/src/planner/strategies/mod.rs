@@ -5,9 +5,11 @@
 
 pub(crate) mod best_cut;
 pub(crate) mod dtr_seeds;
+pub(crate) mod exact;
 pub(crate) mod hindsight;
 pub(crate) mod keep_all;
 pub(crate) mod local_search;
+pub(crate) mod neighbourhood;
 pub(crate) mod sequence_search;
 pub(crate) mod square_root;
 pub(crate) mod window_repair;
@@ -35,6 +37,8 @@ pub(crate) struct Context<'i, 'a> {
     pub(crate) orders: Vec<Vec<u32>>,
     pub(crate) evaluator: Evaluator<'i>,
     pub(crate) seed: u64,
+    /// A schedule within the budget that takes no more time than this cannot or need not be improved.
+    pub(crate) enough: Nanos,
     /// Executed steps that a search may simulate.
     pub(crate) work: u64,
 }
