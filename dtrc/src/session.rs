@@ -95,17 +95,20 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
             Inference::Metrics => {}
         }
         let (compiled, loaded) = compile::compile(&model, budget, &args.planner, global)?;
-        let c = &compiled.plan.programs[0].certificate;
-        note(
-            global.quiet,
-            format!(
-                "budget {} bytes: arena {}, keep-all {}, predicted extra time +{:.1} %",
-                compiled.budget,
+        let first = &compiled.plan.programs[0];
+        let c = &first.certificate;
+        let what = match &first.dynamic {
+            Some(d) => {
+                format!("state {}, a pool of {} for the rest", units::bytes(d.pool), units::bytes(d.work))
+            }
+            None => format!(
+                "arena {}, keep-all {}, predicted extra time +{:.1} %",
                 units::bytes(compiled.plan.arena),
                 units::bytes(compiled.keep_all),
                 c.time_ns.saturating_sub(c.base_time_ns) as f64 / c.base_time_ns.max(1) as f64 * 100.0
             ),
-        );
+        };
+        note(global.quiet, format!("budget {} bytes: {what}", compiled.budget));
         return Ok(Ready { plan: compiled.plan, weights: loaded.weights, model: path.clone() });
     }
     if args.budget.is_some() {

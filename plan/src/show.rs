@@ -39,6 +39,21 @@ fn share(part: u64, whole: u64) -> f64 {
 fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> std::fmt::Result {
     let c = &p.certificate;
     writeln!(out, "plan {}  {}  {}  budget {}", quote_name(&plan.model), p.kind, plan.device, plan.budget)?;
+    if let Some(d) = &p.dynamic {
+        writeln!(
+            out,
+            "  arena {}   state {}   keep-all: known only at run time",
+            size(c.arena),
+            size(plan.state_bytes)
+        )?;
+        writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
+        writeln!(out, "    why: {}", d.reason)?;
+        let (work, at) = (size(d.work), d.pool);
+        return writeln!(
+            out,
+            "    work {work} @ {at}   retain {work}: forward and backward run in one piece"
+        );
+    }
     writeln!(
         out,
         "  live peak {}   arena {}   keep-all {}   state {}",
@@ -59,16 +74,6 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
         c.stop_reason,
         c.strategy
     )?;
-    if let Some(d) = &p.dynamic {
-        writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
-        writeln!(out, "    why: {}", d.reason)?;
-        return writeln!(
-            out,
-            "    work {} @ {}   retain: all of it, there is no static part",
-            size(d.work),
-            d.pool
-        );
-    }
     writeln!(out, "  static region {{")?;
     write_rows(out, &rows(p, replay))?;
     writeln!(out, "  }}")

@@ -208,3 +208,80 @@ fn a_label_of_the_graph_is_typed() {
     let label = &plan.programs[0].graph.inputs.iter().find(|i| i.role == graph::InputRole::Label).unwrap();
     assert_eq!(plan.programs[0].graph.ty(label.value).dtype, DType::I64);
 }
+
+/// Runs a model's outputs once within a pool; outputs by name, and the most that was in use.
+fn infer(
+    path: &std::path::Path,
+    io: &BTreeMap<String, Literal>,
+    pool: u64,
+) -> Result<(BTreeMap<String, Literal>, u64), String> {
+    let modes = ImportOptions {
+        training: false,
+        batchnorm: BatchNormMode::Auto,
+        dropout: DropoutMode::Auto,
+        unbiased_running_variance: false,
+    };
+    let open = import::import_open(path, &import::Options { dims: Vec::new(), ops: modes })
+        .map_err(|e| e.to_string())?;
+    let request = dynamic::Request {
+        model: "subject",
+        open: &open,
+        modes,
+        train: None,
+        with_inference: false,
+        evaluate: None,
+        reason: "a test",
+        device: plan::Device::Cpu,
+        rates: &DeviceProfile::cpu(),
+        weight_hash: &|_| None,
+    };
+    let plan = dynamic::plan(&request, 1 << 32, Some(pool)).map_err(|e| e.to_string())?;
+    let device = Box::new(CpuDevice::new(2).unwrap());
+    let mut s = Session::load(plan, device, &mut Weights(&open.weights), LoadOptions::default())
+        .map_err(|e| e.to_string())?;
+    let given: Vec<(&str, &Literal)> =
+        io.iter().filter_map(|(n, l)| Some((n.strip_prefix("in:")?, l))).collect();
+    let data: Vec<(&str, &[u8])> = given.iter().map(|(n, l)| (*n, l.bytes())).collect();
+    let shapes: Vec<(&str, &[u64])> = given.iter().map(|(n, l)| (*n, l.shape())).collect();
+    let inputs = StepInputs { data: &data, shapes: &shapes, ..StepInputs::default() };
+    let r =
+        s.run(0, &inputs, RunOptions { check_recompute: true, measure: false }).map_err(|e| e.to_string())?;
+    let literal = |(name, ty, bytes): (String, graph::TensorType, Vec<u8>)| {
+        let shape = ty.shape.fixed().unwrap().into_iter().map(|d| d as u64).collect();
+        (name, Literal::new(ty.dtype, shape, bytes).unwrap())
+    };
+    Ok((r.outputs.into_iter().map(literal).collect(), r.report.dynamic.unwrap().pool.peak))
+}
+
+#[test]
+fn models_of_other_people_give_the_outputs_of_onnxruntime() {
+    let Some(root) = data("models") else { return };
+    let names = [
+        "silero-vad__silero_vad",
+        "silero-vad__silero_vad_half",
+        "onnx-asr__kaldi",
+        "onnx-asr__nemo80",
+        "onnx-asr__resample_16_8",
+    ];
+    for name in names {
+        let path = root.join("thirdparty").join(format!("{name}.onnx"));
+        let io = tests::npz(&root.join("reference_thirdparty").join(format!("{name}.io.npz")));
+        let (free, peak) = infer(&path, &io, 1 << 30).unwrap_or_else(|e| panic!("{name}: {e}"));
+        for (output, want) in io.iter().filter_map(|(n, l)| Some((n.strip_prefix("out:")?, l))) {
+            let got = &free[output];
+            assert_eq!(got.shape(), want.shape(), "{name} {output}");
+            let (got, want) = (got.to_floats(), want.to_floats());
+            let largest = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            let worst = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0f64, f64::max);
+            // Logarithms of small energies carry the noise of float32 sums.
+            assert!(worst <= 1e-4 * largest, "{name} {output}: off by {worst:.2e} of {largest}");
+        }
+        // 70 % of the memory, or the least share that runs.
+        let mut shares = [70, 75, 80, 85, 90, 95, 100].into_iter();
+        let (share, tight) = shares
+            .find_map(|s| Some((s, infer(&path, &io, plan::align(peak * s / 100)).ok()?.0)))
+            .unwrap_or_else(|| panic!("{name}: no share of {peak} bytes is enough"));
+        assert!(tight == free, "{name}: the outputs differ at {share} %");
+        println!("{name:<30} peak {peak:>10}   the same bits at {share} %");
+    }
+}

@@ -40,6 +40,13 @@ impl Evaluation {
         let scalars = g.outputs.iter().filter(|v| g.ty(**v).shape.elements() == Some(1));
         let scalars: Vec<&str> = scalars.map(|v| &*g.value(*v).name).collect();
         let mut names = Vec::new();
+        if programs[program].dynamic.is_some() {
+            // Its outputs are known when it runs.
+            let word = |m: &Metric| if *m == Metric::Accuracy { "accuracy" } else { "loss" }.to_owned();
+            names =
+                if metrics.is_empty() { vec!["loss".to_owned()] } else { metrics.iter().map(word).collect() };
+            return Ok(Evaluation { data: open_data(path, &programs[program], global)?, program, names });
+        }
         for m in metrics {
             let (name, output) = match m {
                 Metric::Loss => ("loss", LOSS),
