@@ -31,6 +31,7 @@ pub(crate) enum Value<'a> {
     Ints(&'a [i64]),
     Float(f32),
     Text(&'a str),
+    Graph(pb::GraphProto),
 }
 
 /// A model under construction.
@@ -99,6 +100,10 @@ impl Builder {
                 Value::Text(s) => {
                     a.s = s.as_bytes().to_vec();
                     AttributeType::STRING
+                }
+                Value::Graph(g) => {
+                    a.g = Some(g.clone()).into();
+                    AttributeType::GRAPH
                 }
             };
             a.type_ = kind.into();
@@ -214,6 +219,50 @@ impl Builder {
         self.with("Gemm", name, &[x, &w, &b], &[("transB", Value::Int(1))])
     }
 
+    /// Begins a body of control flow; its nodes may read what is made outside.
+    pub(crate) fn body(&self, name: &str) -> Builder {
+        Builder::new(name, &self.common)
+    }
+
+    /// A tensor that a loop carries, of any shape.
+    pub(crate) fn carried(&mut self, name: &str, ty: DataType) -> String {
+        self.graph.input.push(any_shape(name, ty));
+        name.to_owned()
+    }
+
+    /// The first inputs of a Loop's body: the number of the iteration and whether to go on, two scalars.
+    pub(crate) fn iteration(&mut self) -> [String; 2] {
+        [self.fixed_input("i", DataType::INT64, &[]), self.fixed_input("go", DataType::BOOL, &[])]
+    }
+
+    /// An input of a body that is a sequence of float tensors.
+    pub(crate) fn carried_sequence(&mut self, name: &str) -> String {
+        self.graph.input.push(sequence(name));
+        name.to_owned()
+    }
+
+    /// Ends a body with these outputs: (name, whether it is a sequence).
+    pub(crate) fn end(mut self, outputs: &[(&str, DataType, bool)]) -> pb::GraphProto {
+        for (name, ty, is_sequence) in outputs {
+            self.graph.output.push(if *is_sequence { sequence(name) } else { any_shape(name, *ty) });
+        }
+        self.graph
+    }
+
+    /// An input of a fixed shape, without the batch.
+    pub(crate) fn fixed_input(&mut self, name: &str, ty: DataType, dims: &[u32]) -> String {
+        let mut info = any_shape(name, ty);
+        if let Some(type_proto::Value::TensorType(t)) = &mut info.type_.mut_or_insert_default().value {
+            let dim = |d: &u32| Dimension {
+                value: Some(dimension::Value::DimValue(i64::from(*d))),
+                ..Default::default()
+            };
+            t.shape.mut_or_insert_default().dim.extend(dims.iter().map(dim));
+        }
+        self.graph.input.push(info);
+        name.to_owned()
+    }
+
     /// Ends the model: scores `y`, or their mean cross entropy with integer classes of shape `[batch, target..]`.
     pub(crate) fn finish(mut self, scores: &str, target: &[u32]) -> ModelProto {
         if self.common.loss {
@@ -251,4 +300,20 @@ impl Builder {
             ..Default::default()
         }
     }
+}
+
+fn any_shape(name: &str, ty: DataType) -> pb::ValueInfoProto {
+    let tensor = type_proto::Tensor { elem_type: ty.value(), ..Default::default() };
+    let mut info = pb::ValueInfoProto { name: name.to_owned(), ..Default::default() };
+    info.type_.mut_or_insert_default().value = Some(type_proto::Value::TensorType(tensor));
+    info
+}
+
+fn sequence(name: &str) -> pb::ValueInfoProto {
+    let tensor = type_proto::Tensor { elem_type: DataType::FLOAT.value(), ..Default::default() };
+    let element = pb::TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..Default::default() };
+    let all = type_proto::Sequence { elem_type: Some(element).into(), ..Default::default() };
+    let mut info = pb::ValueInfoProto { name: name.to_owned(), ..Default::default() };
+    info.type_.mut_or_insert_default().value = Some(type_proto::Value::SequenceType(all));
+    info
 }

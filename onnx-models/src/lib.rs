@@ -5,12 +5,14 @@
 //! same bytes on every machine.
 
 mod builder;
+mod loops;
 mod mlp;
 mod resnet;
 mod transformer;
 mod unet;
 
 pub use builder::Common;
+pub use loops::{LoopLstm, Springs, TreeLstm};
 pub use mlp::Mlp;
 pub use onnx_protobuf::ModelProto;
 pub use resnet::ResNet;

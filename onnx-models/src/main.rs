@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
-use onnx_models::{Common, Mlp, ResNet, Transformer, UNet, tiny, to_bytes};
+use onnx_models::{Common, LoopLstm, Mlp, ResNet, Springs, Transformer, TreeLstm, UNet, tiny, to_bytes};
 use std::{fs, path::PathBuf};
 
 /// Write ONNX models of any size with seeded weights.
@@ -114,6 +114,54 @@ enum Model {
         #[arg(long, default_value_t = 128, value_parser = extent)]
         sequence: u32,
     },
+    /// Chain of springs, integrated in a Loop; the initial state is trained
+    Springs {
+        #[command(flatten)]
+        options: Options,
+        /// Masses
+        #[arg(long, default_value_t = 64, value_parser = extent)]
+        masses: u32,
+        /// Time steps
+        #[arg(long, default_value_t = 5000, value_parser = extent)]
+        steps: u32,
+    },
+    /// LSTM of several layers, written as a Loop over time
+    LoopLstm {
+        #[command(flatten)]
+        options: Options,
+        /// Layers
+        #[arg(long, default_value_t = 2, value_parser = extent)]
+        layers: u32,
+        /// Features of the input
+        #[arg(long, default_value_t = 16, value_parser = extent)]
+        inputs: u32,
+        /// Features of a layer
+        #[arg(long, default_value_t = 32, value_parser = extent)]
+        width: u32,
+        /// Time steps
+        #[arg(long, default_value_t = 500, value_parser = extent)]
+        steps: u32,
+        /// Classes
+        #[arg(long, default_value_t = 5, value_parser = extent)]
+        classes: u32,
+    },
+    /// TreeLSTM over a Loop of nodes, children first; the tree is an input (left, right: indices, -1 for a leaf)
+    TreeLstm {
+        #[command(flatten)]
+        options: Options,
+        /// Nodes of the tree
+        #[arg(long, default_value_t = 200, value_parser = extent)]
+        nodes: u32,
+        /// Features of a leaf
+        #[arg(long, default_value_t = 16, value_parser = extent)]
+        inputs: u32,
+        /// Features of a node's state
+        #[arg(long, default_value_t = 32, value_parser = extent)]
+        width: u32,
+        /// Classes
+        #[arg(long, default_value_t = 5, value_parser = extent)]
+        classes: u32,
+    },
     /// The small models beside the sources, all of them
     Tiny {
         /// Folder to write into
@@ -152,6 +200,18 @@ fn main() -> anyhow::Result<()> {
                 bail!("--width {width} is no multiple of --heads {heads}");
             }
             let model = Transformer { layers, width, heads, vocabulary, sequence }.build(&options.common());
+            (options, model)
+        }
+        Model::Springs { options, masses, steps } => {
+            let model = Springs { masses, steps }.build(&options.common());
+            (options, model)
+        }
+        Model::LoopLstm { options, layers, inputs, width, steps, classes } => {
+            let model = LoopLstm { layers, inputs, width, steps, classes }.build(&options.common());
+            (options, model)
+        }
+        Model::TreeLstm { options, nodes, inputs, width, classes } => {
+            let model = TreeLstm { nodes, inputs, width, classes }.build(&options.common());
             (options, model)
         }
         Model::Tiny { dir } => {

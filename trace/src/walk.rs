@@ -23,7 +23,7 @@ const MAX_BYTES: u64 = 1 << 44;
 /// How far a walk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most nodes of the graph, loops unrolled.
+    /// Most nodes of a graph whose loops are unrolled; a program without loops may have more.
     pub nodes: usize,
 }
 
@@ -187,7 +187,7 @@ impl<'s> Walk<'s, '_, '_> {
     /// One node.
     pub(crate) fn node(&mut self, node: &'s SourceNode) -> Result<(), TraceError> {
         let made = self.b.graph().nodes.len();
-        if made > self.options.limits.nodes {
+        if self.depth > 0 && made > self.options.limits.nodes {
             return Err(at(node, TraceErrorKind::TooLong { nodes: self.options.limits.nodes }));
         }
         if node.domain.is_empty() {

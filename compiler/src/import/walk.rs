@@ -14,8 +14,8 @@ use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef};
 use std::collections::HashSet;
 use trace::{Limits, NoOracle, SourceTensor, TraceError, TraceErrorKind};
 
-/// Most nodes of a graph that is planned ahead of time, loops unrolled.
-const MAX_NODES: usize = 1 << 20;
+/// Most nodes of a graph with unrolled loops that is planned ahead of time.
+const MAX_NODES: usize = 10_000;
 
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
