@@ -1,0 +1,217 @@
+//! Programs with loops under online rematerialization: peak against pool and extra time, from everything kept down to the least pool, as
+//! CSV. Beside each pool what the planner predicts for the same run unrolled ahead of time, where that is short enough.
+//!
+//! `dynamic [FACTOR]`: lengths are multiplied by FACTOR (default 1: 5,000 time steps of springs, 500 of the LSTM, a tree of 200 nodes).
+
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    dynamic,
+    import::{self, Weights, trainable},
+    pipeline::{Budget, Request, plan_budgets, programs},
+    planner,
+    train::{Optimizer, TrainOptions},
+};
+use graph::TensorType;
+use onnx_models::{Common, LoopLstm, ModelProto, Springs, TreeLstm};
+use plan::{Device, ProgramKind};
+use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
+use std::{path::Path, time::Instant};
+
+/// Pools as shares of what the run takes without a limit, in percent.
+const SHARES: [u64; 10] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5];
+
+struct FromModel<'a>(&'a Weights);
+
+impl WeightSource for FromModel<'_> {
+    fn load(
+        &mut self,
+        name: &str,
+        _: &TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
+    }
+}
+
+/// One input: name, extents, elements.
+type Array = (&'static str, Vec<u64>, Vec<u8>);
+
+struct Case {
+    name: String,
+    model: ModelProto,
+    data: Vec<Array>,
+}
+
+fn floats(n: u64) -> Vec<u8> {
+    let mut x = 1u64;
+    let mut next = || {
+        x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (x >> 41) as f32 / (1u32 << 22) as f32 - 1.0
+    };
+    (0..n).flat_map(|_| next().to_le_bytes()).collect()
+}
+
+fn ints(v: &[i64]) -> Vec<u8> {
+    v.iter().flat_map(|i| i.to_le_bytes()).collect()
+}
+
+/// Children of a binary tree whose leaves come first and are joined two by two.
+fn tree(nodes: u64) -> (Vec<i64>, Vec<i64>) {
+    let leaves = nodes.div_ceil(2);
+    let (mut left, mut right) = (vec![-1; nodes as usize], vec![-1; nodes as usize]);
+    let mut open: std::collections::VecDeque<u64> = (0..leaves).collect();
+    for n in leaves..nodes {
+        if let (Some(a), Some(b)) = (open.pop_front(), open.pop_front()) {
+            (left[n as usize], right[n as usize]) = (a as i64, b as i64);
+            open.push_back(n);
+        }
+    }
+    (left, right)
+}
+
+fn cases(factor: f64) -> Vec<Case> {
+    let times = |n: u32| ((f64::from(n) * factor) as u32).max(3);
+    let common = |batch| Common { batch, dynamic: false, loss: true, seed: 0 };
+    let (steps, words, nodes) = (times(5000), times(500), times(200) | 1);
+    let springs = Springs { masses: 64, steps };
+    let lstm = LoopLstm { layers: 2, inputs: 16, width: 32, steps: words, classes: 5 };
+    let tree_lstm = TreeLstm { nodes, inputs: 16, width: 32, classes: 5 };
+    let (left, right) = tree(u64::from(nodes));
+    let (w, n) = (u64::from(words), u64::from(nodes));
+    vec![
+        Case {
+            name: format!("springs, {steps} steps"),
+            model: springs.build(&common(1)),
+            data: vec![("target", vec![1, 64], floats(64))],
+        },
+        Case {
+            name: format!("loop LSTM, {words} steps"),
+            model: lstm.build(&common(8)),
+            data: vec![("x", vec![8, w, 16], floats(8 * w * 16)), ("target", vec![8], ints(&[0, 1, 2, 3, 4, 0, 1, 2]))],
+        },
+        Case {
+            name: format!("TreeLSTM, {nodes} nodes"),
+            model: tree_lstm.build(&common(1)),
+            data: vec![
+                ("x", vec![n, 1, 16], floats(n * 16)),
+                ("left", vec![n], ints(&left)),
+                ("right", vec![n], ints(&right)),
+                ("target", vec![1], ints(&[2])),
+            ],
+        },
+    ]
+}
+
+fn options(chosen: Vec<String>) -> TrainOptions {
+    TrainOptions {
+        loss: None,
+        output: None,
+        label: "target".to_owned(),
+        class_axis: None,
+        ignore_index: None,
+        optimizer: Optimizer::Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0 },
+        clip_norm: None,
+        accumulate: 1,
+        trainable: chosen,
+    }
+}
+
+/// Loss bits, median seconds of a step and the report, or the refusal.
+fn step(path: &Path, case: &Case, pool: u64) -> anyhow::Result<Result<(u64, f64, DynamicReport), String>> {
+    let how = import::Options::default();
+    let open = import::import_open(path, &how)?;
+    let train = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
+    let request = dynamic::Request {
+        model: &case.name,
+        open: &open,
+        modes: how.ops,
+        train: Some(&train),
+        with_inference: false,
+        evaluate: None,
+        reason: "a benchmark",
+        device: Device::Cpu,
+        rates: &DeviceProfile::cpu(),
+        weight_hash: &|_| None,
+    };
+    let plan = dynamic::plan(&request, 1 << 40, Some(pool))?;
+    let device = Box::new(CpuDevice::new(1)?);
+    let mut s = Session::load(plan, device, &mut FromModel(&open.weights), LoadOptions::default())?;
+    let data: Vec<(&str, &[u8])> = case.data.iter().map(|(n, _, b)| (*n, b.as_slice())).collect();
+    let shapes: Vec<(&str, &[u64])> = case.data.iter().map(|(n, s, _)| (*n, s.as_slice())).collect();
+    let mut times = Vec::new();
+    let mut last = (0, DynamicReport::default());
+    for i in 0..3 {
+        let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: 0.01, step: i + 1, seed: 0 };
+        let start = Instant::now();
+        match s.run(0, &inputs, RunOptions::default()) {
+            Ok(r) => last = (r.loss().unwrap_or(f64::NAN).to_bits(), r.report.dynamic.unwrap_or_default()),
+            Err(e) => return Ok(Err(e.to_string())),
+        }
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Ok((last.0, times[1], last.1)))
+}
+
+/// Predicted extra time of the unrolled run within each budget; nothing where it cannot be unrolled or planned.
+fn unrolled(path: &Path, pools: &[u64]) -> Option<Vec<Option<f64>>> {
+    let imported = import::import(path, &import::Options::default()).ok()?;
+    let train = options(trainable::select(&imported.graph, &imported.candidates, &[], &[]).ok()?);
+    let (graphs, _) = programs(&imported.graph, Some(&train), None).ok()?;
+    let state: u64 = graphs[0].1.states.iter().filter_map(|s| graphs[0].1.ty(s.input).bytes()).map(plan::align).sum();
+    let limits = planner::Options::default();
+    let request = Request {
+        model: "unrolled",
+        accumulate: 1,
+        device: Device::Cpu,
+        weight_hash: &|_| None,
+        costs: &CostModel::estimated(DeviceProfile::cpu()),
+        planner: &limits,
+    };
+    let graphs: Vec<(ProgramKind, graph::Graph)> = graphs;
+    let budgets: Vec<Budget> = pools.iter().map(|p| Budget::Bytes(state + p)).collect();
+    let plans = plan_budgets(graphs, &budgets, &request).ok()?;
+    let extra = |p: plan::Plan| {
+        let c = &p.programs[0].certificate;
+        c.time_ns as f64 / c.base_time_ns.max(1) as f64 - 1.0
+    };
+    Some(plans.into_iter().map(|p| p.ok().map(|c| extra(c.plan))).collect())
+}
+
+fn main() -> anyhow::Result<()> {
+    let factor: f64 = std::env::args().nth(1).map_or(Ok(1.0), |t| t.parse())?;
+    let dir = std::env::temp_dir().join(format!("dtrc-dynamic-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    println!("model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,seconds,seconds_extra,planner_extra");
+    for case in cases(factor) {
+        let path = dir.join("model.onnx");
+        std::fs::write(&path, onnx_models::to_bytes(&case.model)?)?;
+        let (bits, base, free) = step(&path, &case, 1 << 36)?.map_err(anyhow::Error::msg)?;
+        let pools: Vec<u64> = SHARES.iter().map(|s| plan::align(free.pool.peak * s / 100)).collect();
+        let planned = unrolled(&path, &pools);
+        for (i, (share, pool)) in SHARES.iter().zip(&pools).enumerate() {
+            let ahead = planned.as_ref().and_then(|p| p[i]).map_or_else(String::new, |x| format!("{x:.4}"));
+            match step(&path, &case, *pool)? {
+                Ok((b, seconds, r)) => {
+                    anyhow::ensure!(b == bits, "{}: other bits at {share} %", case.name);
+                    println!(
+                        "\"{}\",{},{share},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{ahead}",
+                        case.name,
+                        r.nodes,
+                        r.pool.peak,
+                        r.evictions,
+                        r.remats,
+                        r.extra_permille as f64 / 1000.0,
+                        seconds / base - 1.0
+                    );
+                }
+                Err(e) => {
+                    let least = e.split("a pool of ").nth(1).and_then(|t| t.split(' ').next()).unwrap_or("");
+                    println!("\"{}\",{},{share},{pool},refused: least pool {least},,,,,,{ahead}", case.name, free.nodes);
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
