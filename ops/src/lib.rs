@@ -214,6 +214,8 @@ op_set![
     pool::average::AveragePool,
     pool::average::AveragePoolGrad,
     pool::unpool::MaxUnpool,
+    pool::roi::RoiAlign,
+    pool::roi::RoiAlignGrad,
     // normalize
     normalize::batchnorm::BatchNormTraining,
     normalize::batchnorm::BatchNormInference,

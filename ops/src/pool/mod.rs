@@ -3,6 +3,7 @@
 pub mod average;
 mod lp;
 pub mod max;
+pub mod roi;
 #[cfg(test)]
 mod tests;
 pub mod unpool;

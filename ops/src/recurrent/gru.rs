@@ -278,6 +278,8 @@ fn cases() -> Vec<Case> {
         bias(case("linear with a bias, reverse", linear().with("reverse", true), 3, 2, 3), 3),
         case("one step", usual(), 1, 2, 2),
         case("no step", linear(), 0, 2, 2),
+        case("no sequence", usual(), 2, 0, 2),
+        case("linear, no sequence", linear(), 2, 0, 2),
         case("many rows", linear(), 2, 70, 8),
         bare(case("no initial state", usual(), 3, 2, 3)),
         bare(case("linear, no initial state", linear(), 3, 2, 3)),

@@ -285,6 +285,7 @@ fn cases() -> Vec<Case> {
         case("reverse", reverse(), 3, 2, 3),
         case("one step", usual(), 1, 2, 2),
         case("no step", usual(), 0, 2, 2),
+        case("no sequence", usual(), 2, 0, 2),
         case("many rows", usual(), 2, 70, 8),
         bare,
         lengths(case("lengths", usual(), 4, 4, 2), &[4.0, 2.0, 0.0, 1.0]),

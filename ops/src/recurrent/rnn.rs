@@ -121,6 +121,7 @@ impl OpDef for Rnn {
             case("reverse", reverse(), 3, 2, 4),
             case("one step", attrs("Tanh"), 1, 2, 3),
             case("no step", attrs("Tanh"), 0, 2, 3),
+            case("no sequence", attrs("Tanh"), 2, 0, 3),
             case("many rows", attrs("Sigmoid"), 2, 70, 8),
             bare(case("no initial state", attrs("Tanh"), 3, 2, 4)),
             lengths(case("lengths", attrs("Tanh"), 4, 4, 3), &of),

@@ -12,7 +12,7 @@ pub(super) fn factors(mut n: usize) -> Vec<usize> {
         if p * p > n {
             p = n;
         }
-        while n % p == 0 {
+        while n.is_multiple_of(p) {
             out.push(p);
             n /= p;
         }
