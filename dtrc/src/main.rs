@@ -19,11 +19,20 @@ mod session;
 mod synthetic;
 mod units;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let args = match cli::Cli::try_parse() {
+    let parsed = cli::Cli::command().try_get_matches().and_then(|m| {
+        let mut args = cli::Cli::from_arg_matches(&m)?;
+        match (&mut args.command, m.subcommand()) {
+            (cli::Command::Train(a), Some((_, m))) => a.session.note_given(m),
+            (cli::Command::Run(a), Some((_, m))) => a.session.note_given(m),
+            _ => {}
+        }
+        Ok(args)
+    });
+    let args = match parsed {
         Ok(args) => args,
         Err(e) => {
             // Help and version are no errors; clap prints them to stdout.

@@ -9,6 +9,7 @@ use crate::{
     progress::note,
     units,
 };
+use clap::{ArgMatches, Args, parser::ValueSource};
 use compiler::{
     evaluate::is_class_loss,
     import::{self, Weights},
@@ -41,12 +42,30 @@ pub struct SessionArgs {
     pub weights: Option<PathBuf>,
 
     /// Threads. Default: one a core. The numbers do not depend on it.
-    #[arg(long, default_value_t = 0)]
-    pub threads: usize,
+    #[arg(long, value_name = "N", value_parser = units::threads)]
+    pub threads: Option<usize>,
 
     /// The planner's limits.
     #[command(flatten)]
     pub planner: compile::PlannerArgs,
+
+    /// Flags about the model that were given, which a plan has no use for.
+    #[arg(skip)]
+    pub about_model: Vec<String>,
+}
+
+impl SessionArgs {
+    /// Notes which flags about the model stand on the command line.
+    pub fn note_given(&mut self, matches: &ArgMatches) {
+        let known = ModelArgs::augment_args(clap::Command::new("model"));
+        let given =
+            |a: &&clap::Arg| matches.value_source(a.get_id().as_str()) == Some(ValueSource::CommandLine);
+        self.about_model = known
+            .get_arguments()
+            .filter(given)
+            .filter_map(|a| Some(format!("--{}", a.get_long()?)))
+            .collect();
+    }
 }
 
 /// Whether a file starts like a plan; one cut short or emptied is still taken for a plan by its name, and refused as such.
@@ -114,6 +133,13 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
     if args.budget.is_some() {
         return Err(CliError::usage("a plan has its budget already: --budget is for models"));
     }
+    // Evaluation may show less than the plan can tell.
+    let idle = args.about_model.iter().map(String::as_str);
+    let idle: Vec<&str> = idle.filter(|f| *f != "--metric" || inference != Inference::Metrics).collect();
+    if !idle.is_empty() {
+        let what = "a plan has all this inside already: compile the model anew with";
+        return Err(CliError::usage(format!("{what} {}", idle.join(", "))));
+    }
     let (plan, _) = read_plan(path)?;
     let beside = path.with_file_name(format!("{}.onnx", plan.model));
     let model = args.weights.clone().unwrap_or(beside);
@@ -135,7 +161,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
 impl SessionArgs {
     /// Loads a plan on the CPU.
     pub fn load(&self, ready: &Ready, global: Global) -> Result<Session, CliError> {
-        let device = CpuDevice::new(self.threads)?;
+        let device = CpuDevice::new(self.threads.unwrap_or(0))?;
         if ready.model != self.model.model {
             note(global.quiet, format!("weights from {}", ready.model.display()));
         }

@@ -67,6 +67,19 @@ pub fn absolute(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Most threads that are asked for by intent.
+const MAX_THREADS: usize = 1024;
+
+/// Reads a number of threads; 0 is one a core.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn threads(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| *n <= MAX_THREADS);
+    n.ok_or_else(|| format!("give a whole number up to {MAX_THREADS}, or leave the flag out for one a core"))
+}
+
 /// Reads how many of something, at least one.
 ///
 /// # Errors

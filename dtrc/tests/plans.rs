@@ -52,3 +52,21 @@ fn weights_that_nodes_fill_are_found() {
     assert_eq!(train(&[&model, "--budget", "100%"], &a), train(&[&plan], &b));
     assert!(std::fs::read(a).unwrap() == std::fs::read(b).unwrap());
 }
+
+#[test]
+fn a_plan_takes_no_flags_about_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mlp, data) = (support::model("mlp_tiny"), mlp_data(dir.path(), 2));
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    dtrc(&["compile", &mlp, "--budget", "100%", "-o", &plan]).ok();
+    let train = |more: &[&str]| {
+        dtrc(&[&["train", &plan, "--weights", &mlp, "--data", &data, "--threads", "2"], more].concat())
+    };
+    train(&[]).ok();
+    train(&["--optimizer", "adam", "--loss", "mse"]).fails(64, &["inside already", "--loss, --optimizer"]);
+    // A value that is the default was asked for all the same.
+    train(&["--accumulate", "1"]).fails(64, &["--accumulate"]);
+    dtrc(&["run", &plan, "--weights", &mlp, "--synthetic", "--metric", "loss"]).fails(64, &["--metric"]);
+    dtrc(&["train", &mlp, "--budget", "100%", "--data", &data, "--threads", "99999"])
+        .fails(64, &["--threads", "up to 1024"]);
+}

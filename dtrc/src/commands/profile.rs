@@ -9,6 +9,7 @@ use crate::{
     progress::{Progress, note},
     session::by_name,
     synthetic::{self, OrMadeUp},
+    units,
 };
 use compiler::{
     cost::{CostModel, key},
@@ -42,12 +43,12 @@ pub struct Args {
     output: PathBuf,
 
     /// Steps that are measured, after one that is not.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = units::count)]
+    repeat: u64,
 
     /// Threads. Default: one a core.
-    #[arg(long, default_value_t = 0)]
-    threads: usize,
+    #[arg(long, value_name = "N", value_parser = units::threads)]
+    threads: Option<usize>,
 
     /// The device.
     #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
@@ -73,7 +74,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         .ok_or_else(|| CliError::failed("no plan"))??;
     progress.finish();
     let mut weights = OrMadeUp { own: ModelWeights(&model.weights), made_up: 0 };
-    let device = Box::new(CpuDevice::new(args.threads)?);
+    let device = Box::new(CpuDevice::new(args.threads.unwrap_or(0))?);
     let mut session = Session::load(compiled.plan.clone(), device, &mut weights, LoadOptions::default())?;
     if weights.made_up > 0 {
         note(global.quiet, format!("{} weights are absent; numbers were made up", weights.made_up));
@@ -109,8 +110,8 @@ fn measure(
     let mut steps: Vec<u64> = Vec::new();
     for i in 0..=args.repeat {
         // A tiny rate: the values must stay ordinary, not learn.
-        let inputs =
-            StepInputs { data: &data, learning_rate: 1e-6, step: i64::from(i) + 1, ..StepInputs::default() };
+        let step = i as i64 + 1;
+        let inputs = StepInputs { data: &data, learning_rate: 1e-6, step, ..StepInputs::default() };
         let start = Instant::now();
         session.run(index, &inputs, RunOptions::default())?;
         let whole = start.elapsed().as_nanos() as u64;

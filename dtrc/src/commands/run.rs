@@ -25,8 +25,9 @@ Examples:
   dtrc run model.onnx --inference --data inputs.npz -o outputs.npz
   dtrc run model.dtrc --data batch.npz --lr 0.1 --state -o after.npz")]
 pub struct Args {
+    /// The plan, or the model that it is made of.
     #[command(flatten)]
-    session: SessionArgs,
+    pub session: SessionArgs,
 
     /// npz file, or folder of npz or npy files, with arrays named like the inputs.
     #[arg(long, short, value_name = "PATH", required_unless_present = "synthetic")]

@@ -38,8 +38,9 @@ use steps::Run;
 /// Arguments of `dtrc train`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// The plan, or the model that it is made of.
     #[command(flatten)]
-    session: SessionArgs,
+    pub session: SessionArgs,
 
     /// npz file, or folder of npz or npy files, with arrays named like the inputs and the label. One batch's shape: used at each step; an
     /// extra first axis: a batch each; a longer first axis: cut into batches.

@@ -123,11 +123,12 @@ impl Run<'_> {
             let due = |every: Option<u64>| every.is_some_and(|n| step.is_multiple_of(n));
             let evaluate = due(self.args.eval_every) || step == self.total;
             if evaluate {
-                self.evaluate()?;
+                self.evaluate().map_err(|e| self.rescue(e))?;
             }
             if let Some(log) = &mut self.log {
                 let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds };
-                log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m))?;
+                let written = log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m));
+                written.map_err(|e| self.rescue(e))?;
             }
             self.tell(step, loss, seconds);
             if due(self.args.every) {
@@ -235,14 +236,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Saves what was trained before a step that failed and left the state as it was, and tells where.
+    /// Saves what was trained before something failed that left the state as it was, and tells where.
     fn rescue(&mut self, mut e: CliError) -> CliError {
         let unharmed = e.kind == NAN || e.code == error::BAD_INPUT || e.code == error::DISK;
         if let Some(dir) = self.args.checkpoint.as_ref().filter(|_| unharmed && self.cursor.step > 0) {
             let file = checkpoint::file(dir, self.cursor.step);
             match self.checkpoint() {
-                Ok(()) => e.message += &format!("; the state before it is in {}", file.display()),
-                Err(c) => e.message += &format!("; the state before it is lost: {}", c.message),
+                Ok(()) => e.message += &format!("; what was trained before is in {}", file.display()),
+                Err(c) => e.message += &format!("; what was trained before is lost: {}", c.message),
             }
         }
         e
