@@ -62,7 +62,20 @@ pub fn plan_many(
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
 fn default_work(nodes: u64) -> u64 {
-    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+}
+
+/// What online rematerialization alone makes of a budget: extra time as a fraction of the base time, per heuristic, in the given order;
+/// none where it runs out of memory or more than doubles the time. Budgets bound its live bytes; it knows no addresses.
+///
+/// # Errors
+/// A problem that is not well formed.
+pub fn online(
+    problem: &Problem,
+    budget: Bytes,
+    heuristics: &[dtr::Heuristic],
+) -> Result<Vec<Option<f64>>, PlanError> {
+    Ok(dtr_seeds::online(&Index::new(problem)?, budget, heuristics))
 }
 
 /// A schedule with its replay and addresses.
