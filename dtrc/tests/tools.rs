@@ -94,6 +94,8 @@ fn sweep_and_min_budget_agree() {
         assert!(r["arena_bytes"].as_u64() <= r["budget_bytes"].as_u64(), "{r}");
     }
     assert_eq!(rows[3]["status"], "infeasible-proved");
+    assert_eq!(rows[0]["online_extra_fraction"].as_object().unwrap().len(), 4);
+    assert!(rows[3]["online_extra_fraction"]["dtr"].is_null(), "no online run lives without memory");
     assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 5);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
     let least = dtrc(&[&["--json", "min-budget", &net, "--rounds", "2", "-o", &plan][..], &LIMIT].concat())

@@ -62,10 +62,24 @@ pub fn plan_many(
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
 fn default_work(nodes: u64) -> u64 {
-    (nodes * 60_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+}
+
+/// What online rematerialization alone makes of a budget: extra time as a fraction of the base time, per heuristic, in the given order;
+/// none where it runs out of memory or more than doubles the time. Budgets bound its live bytes; it knows no addresses.
+///
+/// # Errors
+/// A problem that is not well formed.
+pub fn online(
+    problem: &Problem,
+    budget: Bytes,
+    heuristics: &[dtr::Heuristic],
+) -> Result<Vec<Option<f64>>, PlanError> {
+    Ok(dtr_seeds::online(&Index::new(problem)?, budget, heuristics))
 }
 
 /// A schedule with its replay and addresses.
+#[derive(Clone, Default)]
 struct Placed {
     schedule: Schedule,
     replay: Replay,
@@ -85,6 +99,7 @@ struct Session<'i, 'a> {
     context: Context<'i, 'a>,
     keep_all: Candidate,
     keep_all_summary: KeepAll,
+    keep_all_placed: Placed,
     naive_peak: Bytes,
     found: Vec<Candidate>,
     /// Budgets that have been planned on the way to others.
@@ -121,6 +136,7 @@ impl<'i, 'a> Session<'i, 'a> {
             context,
             keep_all,
             keep_all_summary: KeepAll::default(),
+            keep_all_placed: Placed::default(),
             naive_peak: naive_peak(index),
             found: Vec::new(),
             rungs: BTreeSet::new(),
@@ -129,6 +145,7 @@ impl<'i, 'a> Session<'i, 'a> {
         let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
         let placed = this.place(&this.keep_all.sequence, Bytes::MAX, limits);
         this.keep_all_summary = KeepAll { live_peak: placed.replay.peak, arena: placed.arena(index.problem) };
+        this.keep_all_placed = placed;
         this.report("keep all", Bytes::MAX, &[]);
         this
     }
@@ -168,6 +185,16 @@ impl<'i, 'a> Session<'i, 'a> {
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
         let start_work = self.context.evaluator.work;
         let problem = self.index.problem;
+        // As it was placed: at its own arena nothing is to be recomputed.
+        let placed = if self.options.live_bytes_only {
+            self.keep_all_summary.live_peak
+        } else {
+            self.keep_all_summary.arena
+        };
+        if placed <= budget {
+            let placed = self.keep_all_placed.clone();
+            return Ok(self.planned(&self.keep_all, placed, 0, self.no_bound(), None));
+        }
         let enough = self.keep_all.score.peak <= budget;
         let mut free =
             if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };

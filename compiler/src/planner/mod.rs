@@ -28,7 +28,8 @@ pub(crate) mod testing;
 mod tests;
 
 pub use confirm::confirm;
-pub use driver::{plan, plan_many};
+pub use driver::{online, plan, plan_many};
+pub use dtr::Heuristic;
 pub use outcome::{Cut, Infeasible, Options, PlanError, Planned, Progress, StopReason};
 pub use problem::{Bytes, Nanos, Problem};
 pub use schedule::{Schedule, Step};

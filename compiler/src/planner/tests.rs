@@ -231,6 +231,9 @@ fn plans_fit_their_budget_and_rising_budgets_never_take_longer() {
             planned += 1;
         }
         assert_eq!(before, index.base_time, "seed {seed}: no recomputation with memory in abundance");
+        let Ok(all) = results.last().expect("seven budgets") else { panic!("seed {seed}") };
+        let at_its_arena = plan(&problem, all.keep_all.arena, &quick()).expect("keep-all fits its own arena");
+        assert_eq!(at_its_arena.time, index.base_time, "seed {seed}: recomputes at keep-all's arena");
     }
     assert!(planned > 120, "{planned}");
 }

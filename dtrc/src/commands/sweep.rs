@@ -13,7 +13,7 @@ use crate::{
 };
 use compiler::{
     pipeline::{Budget, CompileError},
-    planner::{PlanError, bounds},
+    planner::{self, Heuristic, PlanError, bounds},
 };
 use serde_json::{Value, json};
 use std::{fmt::Write, path::PathBuf, sync::Arc};
@@ -22,7 +22,7 @@ use std::{fmt::Write, path::PathBuf, sync::Arc};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Every budget is planned in one search, so a larger budget never takes more time. The bound is proven for any order of the step: the truth
-lies between the two lines.
+lies between the two lines. Beside them stand the online runs of the plain DTR algorithm, with its heuristics, in the model's order.
 
 Examples:
   dtrc sweep model.onnx
@@ -47,6 +47,9 @@ pub struct Args {
     planner: PlannerArgs,
 }
 
+/// The heuristics of the online runs.
+const ONLINE: [Heuristic; 4] = [Heuristic::DTR, Heuristic::DTR_EQ, Heuristic::DTR_LOCAL, Heuristic::Lru];
+
 /// One budget.
 struct Row {
     budget: u64,
@@ -55,6 +58,8 @@ struct Row {
     /// Proven least extra time; infinite where no plan can be.
     bound: f64,
     strategy: String,
+    /// Extra time of the online runs; none where one fails.
+    online: Vec<Option<f64>>,
 }
 
 impl Row {
@@ -105,7 +110,8 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             Err(CompileError::Plan(PlanError::Infeasible(_))) => (None, String::new()),
             Err(e) => return Err(e.into()),
         };
-        rows.push(Row { budget, plan, bound, strategy });
+        let online = planner::online(&problems[0], budget, &ONLINE).map_err(CompileError::Plan)?;
+        rows.push(Row { budget, plan, bound, strategy, online });
     }
     progress.finish();
     rows.sort_by_key(|r| std::cmp::Reverse(r.budget));
@@ -119,9 +125,12 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
                 share: r.budget as f64 / keep_all.max(1) as f64,
                 extra: r.plan.map(|p| p.1),
                 bound: r.bound,
+                online: r.online.clone(),
             })
             .collect();
-        compile::write_file(path, chart::svg(&model.name, &units::bytes(keep_all), &points).as_bytes())?;
+        let names: Vec<String> = ONLINE.iter().map(ToString::to_string).collect();
+        let picture = chart::svg(&model.name, &units::bytes(keep_all), &names, &points);
+        compile::write_file(path, picture.as_bytes())?;
     }
     if global.json {
         for r in &rows {
@@ -134,45 +143,57 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
 }
 
 fn object(model: &str, r: &Row, keep_all: u64) -> Value {
+    let online: serde_json::Map<String, Value> =
+        ONLINE.iter().zip(&r.online).map(|(h, extra)| (h.to_string(), json!(extra))).collect();
     json!({"schema": 1, "model": model, "status": r.status(), "budget_bytes": r.budget, "keep_all_peak_bytes": keep_all,
         "budget_fraction": r.budget as f64 / keep_all.max(1) as f64, "arena_bytes": r.plan.map(|p| p.0),
-        "extra_time_fraction": r.plan.map(|p| p.1), "lower_bound_fraction": number(r.bound), "strategy": r.strategy})
+        "extra_time_fraction": r.plan.map(|p| p.1), "lower_bound_fraction": number(r.bound), "strategy": r.strategy,
+        "online_extra_fraction": online})
 }
 
 fn csv(rows: &[Row], keep_all: u64) -> String {
     let mut text =
-        "budget_bytes,budget_fraction,status,arena_bytes,extra_time_fraction,lower_bound_fraction,strategy\n"
+        "budget_bytes,budget_fraction,status,arena_bytes,extra_time_fraction,lower_bound_fraction,strategy"
             .to_owned();
+    for heuristic in ONLINE {
+        let _ = write!(text, ",{heuristic}");
+    }
+    text.push('\n');
     for r in rows {
         let share = r.budget as f64 / keep_all.max(1) as f64;
         let (arena, extra) =
             r.plan.map_or_else(Default::default, |(a, e)| (a.to_string(), format!("{e:.6}")));
         let bound = if r.bound.is_finite() { format!("{:.6}", r.bound) } else { String::new() };
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(text, "{},{share:.4},{},{arena},{extra},{bound},{}", r.budget, r.status(), r.strategy);
+        let _ = write!(text, "{},{share:.4},{},{arena},{extra},{bound},{}", r.budget, r.status(), r.strategy);
+        for extra in &r.online {
+            let _ = write!(text, ",{}", extra.map_or_else(String::new, |e| format!("{e:.6}")));
+        }
+        text.push('\n');
     }
     text
 }
 
 fn print_table(model: &str, rows: &[Row], keep_all: u64) {
     println!("{model}   keep-all {}", units::bytes(keep_all));
-    println!("{:>8} {:>12} {:>12} {:>10} {:>10}", "budget", "", "arena", "extra", "bound");
+    println!("{:>8} {:>12} {:>12} {:>10} {:>10} {:>10}", "budget", "", "arena", "extra", "bound", "online");
     let longest = rows.iter().filter_map(|r| r.plan).map(|p| p.1).fold(0.0, f64::max);
     for r in rows {
         let share = format!("{:.1} %", r.budget as f64 / keep_all.max(1) as f64 * 100.0);
         let bound =
             if r.bound.is_finite() { format!("+{:.2} %", r.bound * 100.0) } else { "none fits".to_owned() };
+        let online = r.online.iter().flatten().copied().reduce(f64::min);
+        let online = online.map_or_else(|| "fails".to_owned(), |o| format!("+{:.2} %", o * 100.0));
         match r.plan {
             Some((arena, extra)) => {
                 let bar = "#".repeat((extra / longest.max(1e-9) * 30.0).round() as usize);
                 let (budget, arena) = (units::bytes(r.budget), units::bytes(arena));
                 let extra = format!("+{:.2} %", extra * 100.0);
-                println!("{share:>8} {budget:>12} {arena:>12} {extra:>10} {bound:>10}  {bar}");
+                println!("{share:>8} {budget:>12} {arena:>12} {extra:>10} {bound:>10} {online:>10}  {bar}");
             }
             None => {
                 let budget = units::bytes(r.budget);
-                println!("{share:>8} {budget:>12} {:>12} {:>10} {bound:>10}", "-", r.status());
+                println!("{share:>8} {budget:>12} {:>12} {:>10} {bound:>10} {online:>10}", "-", r.status());
             }
         }
     }

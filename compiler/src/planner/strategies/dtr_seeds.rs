@@ -44,6 +44,22 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     out
 }
 
+/// Extra time, as a fraction of the base time, of the plain online algorithm with a heuristic, in the given order and without hindsight;
+/// none where it runs out of memory or more than doubles the time.
+pub(crate) fn online(index: &Index<'_>, budget: Bytes, heuristics: &[Heuristic]) -> Vec<Option<f64>> {
+    let Ok(driven) = Driven::new(index, &index.given) else { return vec![None; heuristics.len()] };
+    let spare = budget.saturating_sub(index.problem.resident);
+    let base = index.base_time.max(1);
+    let extra = |heuristic: &Heuristic| {
+        let mut options = dtr::Options::new(spare, *heuristic);
+        options.remat_limit = Some(base);
+        let trace = driven.trace(&options)?;
+        let time: u64 = trace.iter().map(|&n| index.time[n as usize]).fold(0, u64::saturating_add);
+        Some(time.saturating_sub(base) as f64 / base as f64)
+    };
+    heuristics.iter().map(extra).collect()
+}
+
 /// A problem in one order, as the machine's program and schedule.
 struct Driven {
     program: Program,

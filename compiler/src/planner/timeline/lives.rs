@@ -193,7 +193,8 @@ impl Timeline<'_, '_> {
                         if x.last != y.last {
                             self.extend(x.last, y.last, bytes);
                         }
-                        (a.next(), b.next());
+                        a.next();
+                        b.next();
                     }
                     (Some(x), y) if y.is_none_or(|y| x.start < y.start) => {
                         self.spread(*x, -bytes);

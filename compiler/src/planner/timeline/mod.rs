@@ -157,15 +157,15 @@ impl<'i, 'a> Timeline<'i, 'a> {
             }
         }
         let mut live = self.index.problem.resident as i64;
-        for slot in 0..size {
-            live += change[slot];
+        for (slot, change) in change.iter_mut().enumerate().take(size) {
+            live += *change;
             let node = self.slots[slot];
             let mut here = live;
             if node != NONE {
                 self.saved[slot] = self.overwritten(slot as u32);
                 here += self.implementation(node, self.variants[slot]).0 as i64 - self.saved[slot] as i64;
             }
-            change[slot] = here;
+            *change = here;
         }
         self.tree.build(size, change[..size].iter().copied(), 0);
     }

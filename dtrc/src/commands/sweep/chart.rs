@@ -1,4 +1,4 @@
-//! The curves of a sweep as an SVG: extra time over the budget, the proven bound below it.
+//! The curves of a sweep as an SVG: extra time over the budget, the proven bound below it, online runs above.
 
 use std::fmt::Write;
 
@@ -10,6 +10,8 @@ pub struct Point {
     pub extra: Option<f64>,
     /// Proven bound; infinite where no plan can be.
     pub bound: f64,
+    /// Extra time of the online runs, one per name.
+    pub online: Vec<Option<f64>>,
 }
 
 const WIDTH: f64 = 640.0;
@@ -18,6 +20,8 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 56.0;
+/// Colours of the online runs.
+const ONLINE: [&str; 4] = ["#d5672b", "#b3324f", "#7a4fb0", "#3b8f6b"];
 
 /// A step of 1, 2 or 5 times a power of ten that divides `range` into about five.
 fn tick(range: f64) -> f64 {
@@ -31,8 +35,8 @@ fn escaped(text: &str) -> String {
 }
 
 /// The picture; the same points give the same bytes.
-pub fn svg(model: &str, keep_all: &str, points: &[Point]) -> String {
-    let extras = points.iter().filter_map(|p| p.extra);
+pub fn svg(model: &str, keep_all: &str, online: &[String], points: &[Point]) -> String {
+    let extras = points.iter().flat_map(|p| p.online.iter().chain([&p.extra])).filter_map(|e| *e);
     let bounds = points.iter().map(|p| p.bound).filter(|b| b.is_finite());
     let most = extras.chain(bounds).fold(0.0, f64::max) * 100.0;
     let step = tick(most.max(1.0));
@@ -78,9 +82,13 @@ pub fn svg(model: &str, keep_all: &str, points: &[Point]) -> String {
         points.iter().filter(|p| p.bound.is_finite()).map(|p| (x(p.share), y(p.bound * 100.0))).collect();
     let plan: Vec<(f64, f64)> =
         points.iter().filter_map(|p| Some((x(p.share), y(p.extra? * 100.0)))).collect();
-    for (line, colour, dash, what) in
-        [(&bound, "#888", " stroke-dasharray=\"5 4\"", "proven bound"), (&plan, "#1668c4", "", "plan")]
-    {
+    let dashed = " stroke-dasharray=\"5 4\"";
+    let mut curves = vec![(bound, "#888", dashed, "proven bound"), (plan, "#1668c4", "", "plan")];
+    for (position, name) in online.iter().enumerate() {
+        let of = |p: &Point| Some((x(p.share), y((*p.online.get(position)?)? * 100.0)));
+        curves.push((points.iter().filter_map(of).collect(), ONLINE[position % ONLINE.len()], "", name));
+    }
+    for (row, (line, colour, dash, what)) in curves.iter().enumerate() {
         let text: Vec<String> = line.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             s,
@@ -90,7 +98,7 @@ pub fn svg(model: &str, keep_all: &str, points: &[Point]) -> String {
         for (x, y) in line {
             let _ = writeln!(s, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
         }
-        let at = if what == "plan" { 34.0 } else { 48.0 };
+        let at = 34 + 14 * row;
         let _ = writeln!(
             s,
             "<text x=\"{:.1}\" y=\"{at}\" text-anchor=\"end\" fill=\"{colour}\">{what}</text>",
@@ -113,14 +121,15 @@ mod tests {
     #[test]
     fn curves_go_through_their_points() {
         let points = [
-            Point { share: 1.0, extra: Some(0.0), bound: 0.0 },
-            Point { share: 0.5, extra: Some(0.1), bound: 0.05 },
-            Point { share: 0.1, extra: None, bound: f64::INFINITY },
+            Point { share: 1.0, extra: Some(0.0), bound: 0.0, online: vec![Some(0.0)] },
+            Point { share: 0.5, extra: Some(0.1), bound: 0.05, online: vec![Some(0.08)] },
+            Point { share: 0.1, extra: None, bound: f64::INFINITY, online: vec![None] },
         ];
-        let text = svg("a<b", "1 MiB", &points);
+        let text = svg("a<b", "1 MiB", &["lru".to_owned()], &points);
         assert!(text.contains("a&lt;b") && text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
-        // Two points each; the third budget has neither plan nor bound.
-        assert_eq!(text.matches("<circle").count(), 4);
+        // Two points each; the third budget has no plan, no bound and no online run.
+        assert_eq!(text.matches("<circle").count(), 6);
+        assert!(text.contains(">lru</text>"));
         assert!(text.contains("points=\"620.0,344.0 345.0,44.0\""), "{text}");
         assert!(!text.contains("inf") && !text.contains("NaN"));
     }
