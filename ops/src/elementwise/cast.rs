@@ -2,6 +2,7 @@
 
 use super::lanes::{Fn1, map};
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element},
@@ -78,6 +79,11 @@ impl OpDef for Cast {
             DType::BF16 => from::<bf16>(to),
             d => crate::for_number!(d, self.name(), T => from::<T>(to)),
         }
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let to = x.sig.attrs.dtype("to")?;
+        x.same("Cast", Attrs::new().with("to", crate::export::code(to)))
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -6,6 +6,7 @@ use super::{
     unary::in_place,
 };
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::CpuKernel,
@@ -67,6 +68,10 @@ macro_rules! comparisons {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 for_ordered!(s.input(0)?.dtype, $name, T => zip::<T, u8>(s, |a: T, b: T| u8::from(a $f b)))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -132,6 +137,10 @@ macro_rules! logic {
                 zip::<u8, u8>(s, |a: u8, b: u8| u8::from((a != 0) $f (b != 0)))
             }
 
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
+            }
+
             fn cases(&self) -> Vec<Case> {
                 let bools = |shape: &[usize]| CaseInput::ints(DType::Bool, shape, 0, 2);
                 vec![Case::new("broadcast", Attrs::new(), &[]).input(0, bools(&[4, 5])).input(1, bools(&[4, 1]))]
@@ -179,6 +188,10 @@ impl OpDef for Not {
 
     fn cpu(&self, _: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         Ok(map::<u8, u8>(|a: u8| u8::from(a == 0)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Not", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,6 +1,7 @@
 //! Images sampled at the positions of a grid, with the gradients of both.
 
 use crate::{
+    export::Export,
     OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
@@ -88,6 +89,15 @@ impl OpDef for GridSample {
             });
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let attrs = Attrs::new()
+            .with("mode", attrs.str_or("mode", "linear")?)
+            .with("padding_mode", attrs.str_or("padding_mode", "zeros")?)
+            .with("align_corners", attrs.int_or("align_corners", 0)?);
+        x.same("GridSample", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -2,6 +2,7 @@
 
 use super::{Indices, index_input};
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::{CpuKernel, Element, par},
@@ -70,6 +71,13 @@ impl OpDef for OneHot {
         let inner: usize = dims[axis..].iter().product();
         let index = index_input(s, 0)?.dtype;
         crate::for_width!(s.input(1)?.dtype, T => Ok(one_hot::<T>(depth, inner, index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let depth = x.number(DType::I64, x.sig.attrs.int("depth")? as f64);
+        let indices = x.input(0)?.cast(DType::I64);
+        let attrs = Attrs::new().with("axis", x.sig.attrs.int("axis")?);
+        x.same_of("OneHot", &[Some(indices), Some(depth), Some(x.input(1)?)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

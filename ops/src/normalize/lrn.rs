@@ -2,6 +2,7 @@
 
 use super::{batchnorm::work, batchnorm_grad::same_cotangent, channels::Channels};
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
@@ -112,6 +113,16 @@ impl OpDef for Lrn {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let a = x.sig.attrs;
+        let attrs = Attrs::new()
+            .with("size", a.int("size")?)
+            .with("alpha", a.float_or("alpha", 1e-4)?)
+            .with("beta", a.float_or("beta", 0.75)?)
+            .with("bias", a.float_or("bias", 1.0)?);
+        x.same("LRN", attrs)
+    }
+
     fn cases(&self) -> Vec<Case> {
         cases(|name, attrs, x| {
             Case::new(name, attrs, &[]).input(0, CaseInput::float(x, Fill::Uniform(-2.0, 2.0)))
@@ -148,6 +159,22 @@ impl OpDef for LrnGrad {
             backward::<T>(d, rule, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        // Sums over neighbouring channels are products with a band of ones.
+        let (rule, dims) = (Rule::of(x.sig.attrs)?, x.dims(0)?);
+        let c = dims[1];
+        let flat = [dims[0], c, dims[2..].iter().product()];
+        let (v, dy) = (x.input(0)?.reshape(&flat), x.input(1)?.reshape(&flat));
+        let inside = |i: usize, j: usize| j + rule.down >= i && j <= i + rule.up;
+        let band: Vec<f64> = (0..c * c).map(|k| f64::from(u8::from(inside(k / c, k % c)))).collect();
+        let band = x.tensor(v.dtype(), &[c, c], &band)?;
+        let d = band.with("MatMul", v * v) * rule.alpha + rule.bias;
+        let scaled = dy * d.with("Pow", -rule.beta);
+        let back = band.turned(2).with("MatMul", v * scaled / d);
+        x.set(0, (scaled - v * back * (2.0 * rule.alpha * rule.beta)).reshape(&dims));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

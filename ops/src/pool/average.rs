@@ -1,7 +1,8 @@
 //! AveragePool: means or sums under sliding windows, and their gradient.
 
-use super::{gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs};
+use super::{export, gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs};
 use crate::{
+    export::Export,
     OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{
@@ -57,6 +58,10 @@ impl OpDef for AveragePool {
         let (planes, slide) = slide(s, &s.dims(0)?, &s.out_dims(0)?)?;
         let counts = Counts::new(&slide, Divide::of(s.attrs)?);
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(kernel::<T>(planes, slide, counts, false)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::average_pool(x, Divide::of(x.sig.attrs)? == Divide::Nothing)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -119,6 +124,12 @@ impl OpDef for AveragePoolGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(kernel::<T>(planes, slide, counts, true)))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (_, slide) = slide(x.sig, &x.sig.out_dims(0)?, &x.dims(0)?)?;
+        let counts = Counts::new(&slide, Divide::of(x.sig.attrs)?);
+        export::average_pool_gradient(x, &counts.elements())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let attrs =
             window_attrs(&[3, 2], &[2, 1], &[1, 1, 1, 0], &[1, 1], false).with("size", &[5i64, 4][..]);
@@ -177,6 +188,15 @@ impl Counts {
             let of = |o: usize| (0..s.kernel[a]).filter(|k| counts(o, *k)).count().max(1);
             if divide == Divide::Nothing { vec![1; s.small[a]] } else { (0..s.small[a]).map(of).collect() }
         }))
+    }
+}
+
+impl Counts {
+    /// The number of positions that count, window by window in row-major order.
+    fn elements(&self) -> Vec<f64> {
+        let [d, h, w] = &self.0;
+        let rows = d.iter().flat_map(|d| h.iter().map(move |h| d * h));
+        rows.flat_map(|n| w.iter().map(move |w| (n * w) as f64)).collect()
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The gradient needs only the position inside the window, one byte an output for all common kernels; ONNX's `Indices` follow from it.
 
-use super::{arguments, gradient_attrs, import_window, pooled, slide, unpooled, window_attrs};
+use super::{arguments, export, gradient_attrs, import_window, pooled, slide, unpooled, window_attrs};
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
@@ -62,6 +63,10 @@ impl OpDef for MaxPool {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::max_pool(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = |shape: &[usize]| CaseInput::float(shape, Fill::Distinct { spacing: 0.05 });
         let case = |name, attrs, shape: &[usize]| Case::new(name, attrs, &[]).input(0, x(shape));
@@ -112,6 +117,10 @@ impl OpDef for MaxPoolGrad {
             DType::U8 => Ok(grad_kernel::<T, u8>(planes, slide)),
             _ => Ok(grad_kernel::<T, i32>(planes, slide)),
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::max_pool_gradient(x)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -166,6 +175,10 @@ impl OpDef for MaxPoolIndices {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::indices(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let attrs =
             window_attrs(&[2, 2], &[1, 2], &[1, 0, 0, 0], &[1, 1], false).with("size", &[3i64, 4][..]);
@@ -192,7 +205,7 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 }
 
 /// The dtype of positions: one byte while one value is left for "none".
-fn position_type(attrs: &Attrs) -> Result<DType, OpError> {
+pub(super) fn position_type(attrs: &Attrs) -> Result<DType, OpError> {
     let taps: i64 = arguments(attrs)?.0.kernel.iter().product();
     Ok(if taps < 255 { DType::U8 } else { DType::I32 })
 }

@@ -8,6 +8,7 @@ use super::{
     window::{Slide, Window, spatial},
 };
 use crate::{
+    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
@@ -80,6 +81,11 @@ impl OpDef for Conv {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, false))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (window, group) = arguments(x.sig)?;
+        x.same("Conv", window.exported().with("group", group))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -215,6 +221,15 @@ impl OpDef for ConvTranspose {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, true))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (window, group) = arguments(x.sig)?;
+        let mut attrs = window.exported().with("group", group);
+        if let Some(extra) = x.sig.attrs.opt_ints("output_padding")?.filter(|e| !e.is_empty()) {
+            attrs = attrs.with("output_padding", extra);
+        }
+        x.same("ConvTranspose", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -2,6 +2,7 @@
 
 use super::gemm::{Mat, multiply_batch, shared};
 use crate::{
+    export::Export,
     OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Float, par},
@@ -88,6 +89,16 @@ impl OpDef for MatMul {
             DType::U64 => Ok(int_kernel::<u64>(plan)),
             d => Err(OpError::unsupported(format!("MatMul on {d} tensors"))),
         }
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (ta, tb) = transposed(x.sig.attrs)?;
+        let side = |i: usize, turned: bool| {
+            let v = x.input(i)?;
+            Ok::<_, OpError>(if turned { v.turned(x.sig.input(i)?.shape.rank()) } else { v })
+        };
+        x.set(0, x.call("MatMul", &[side(0, ta)?, side(1, tb)?], Attrs::new()));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

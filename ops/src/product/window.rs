@@ -87,6 +87,11 @@ impl Window {
             .with("pads", pads)
     }
 
+    /// The attributes of ONNX's operators.
+    pub(crate) fn exported(&self) -> Attrs {
+        self.attrs().with("kernel_shape", self.kernel.clone())
+    }
+
     /// Reads an ONNX node's window and resolves `auto_pad` for an input of the given spatial extents.
     pub(crate) fn import(cx: &ImportCx<'_, '_>, kernel: &[i64], spatial: &[Dim]) -> Result<Window, OpError> {
         let auto = cx.attrs.str_or("auto_pad", "NOTSET")?.to_owned();

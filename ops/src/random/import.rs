@@ -2,8 +2,7 @@
 
 use crate::{
     OpError,
-    movement::generate::onnx_dtype,
-    onnx::{DropoutMode, ImportCx},
+    onnx::{DropoutMode, ImportCx, onnx_dtype},
 };
 use graph::{Attrs, DType, InputRole, Shape, TensorType, ValueId};
 
