@@ -214,12 +214,7 @@ fn node<'a>(
     ids.zip(outputs).map(|(id, d)| Term { body, id, dtype: *d }).collect()
 }
 
-fn call<'a>(
-    body: &'a RefCell<Body>,
-    op_type: &'static str,
-    inputs: &[Term<'a>],
-    attrs: Attrs,
-) -> Term<'a> {
+fn call<'a>(body: &'a RefCell<Body>, op_type: &'static str, inputs: &[Term<'a>], attrs: Attrs) -> Term<'a> {
     let dtype = inputs.first().map_or(DType::F32, |t| t.dtype);
     let inputs: Vec<_> = inputs.iter().copied().map(Some).collect();
     node(body, op_type, &inputs, attrs, &[dtype])[0]

@@ -2,10 +2,10 @@
 
 pub(crate) use super::{lanes::zip, number::Wrapping};
 use crate::{
-    export::{Export, Term},
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::CpuKernel,
+    export::{Export, Term},
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

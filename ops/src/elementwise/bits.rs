@@ -6,10 +6,10 @@ use super::{
     unary::in_place,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::CpuKernel,
+    export::Export,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};

@@ -6,10 +6,10 @@ use super::{
     unary::in_place,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::CpuKernel,
+    export::Export,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};
@@ -71,7 +71,12 @@ macro_rules! comparisons {
             }
 
             fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
-                x.same($name, Attrs::new())
+                // ONNX does not order booleans.
+                let side = |i: usize| {
+                    let v = x.input(i)?;
+                    Ok::<_, OpError>(Some(if v.dtype() == DType::Bool { v.cast(DType::I32) } else { v }))
+                };
+                x.same_of($name, &[side(0)?, side(1)?], Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {

@@ -5,10 +5,10 @@ use super::{
     lanes::zip3,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };

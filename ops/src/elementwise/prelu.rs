@@ -7,10 +7,10 @@ use super::{
     unary::float_input,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };

@@ -7,10 +7,10 @@ use super::{
     unary::{self, Function, Source, functions, import},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, Fill},
     cpu::{CpuKernel, Math},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };

@@ -6,10 +6,10 @@ use super::{
     lanes::{Fn1, Fn2},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Math},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -549,7 +549,9 @@ impl OpDef for IsInf {
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let flag = |name: &str| x.sig.attrs.int(name);
-        let attrs = Attrs::new().with("detect_negative", flag("negative")?).with("detect_positive", flag("positive")?);
+        let attrs = Attrs::new()
+            .with("detect_negative", flag("negative")?)
+            .with("detect_positive", flag("positive")?);
         x.same("IsInf", attrs)
     }
 

@@ -2,13 +2,13 @@
 
 use super::{Combine, for_numeric};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     movement::{around, axis_attr},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };

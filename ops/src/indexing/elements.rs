@@ -2,13 +2,13 @@
 
 use super::{Combine, Indices, Reduction, for_numeric, index_input, scatter_gradient};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::{axis_attr, generate::zeros, row_major},
     onnx::{OnnxRule, normalize_axis, rules},

@@ -5,13 +5,13 @@ use super::{
     selection::{import_compress, import_non_zero, import_unique},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::{around, axis_attr, count, extents_attr, fill, slice::slice_axis},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},

@@ -1,13 +1,13 @@
 //! Images sampled at the positions of a grid, with the gradients of both.
 
 use crate::{
-    export::Export,
     OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel, Element, Float,
         par::{self, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

@@ -2,13 +2,13 @@
 
 use super::{Combine, Indices, Reduction, for_numeric, index_input, scatter_gradient};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel, Element, KernelError,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::generate::zeros,
     onnx::{OnnxRule, rules},

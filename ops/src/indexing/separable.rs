@@ -5,9 +5,9 @@
 //! so that nothing is scattered.
 
 use crate::{
-    export::{Export, Term},
     OpError,
     cpu::{Element, Float, par},
+    export::{Export, Term},
 };
 
 /// The taps of every output coordinate of one axis.

@@ -2,13 +2,13 @@
 
 use super::{Combine, for_numeric};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::{around, axis_attr, generate::zeros},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},

@@ -6,10 +6,10 @@ use super::{
     softmax::{column_sums, row_log_sum},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, KernelError, lanes::LANES, math::Math, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -70,7 +70,8 @@ impl OpDef for SoftmaxCrossEntropyLoss {
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let inputs = [x.opt(0), x.opt(1), x.opt(2)];
-        let loss = x.node("SoftmaxCrossEntropyLoss", &inputs, super::labels::exported(x)?, &[x.input(0)?.dtype()]);
+        let loss =
+            x.node("SoftmaxCrossEntropyLoss", &inputs, super::labels::exported(x)?, &[x.input(0)?.dtype()]);
         x.set(0, loss[0]);
         if x.used(1) {
             x.set(1, x.input(0)?.reduce("ReduceLogSumExp", &[1], false));

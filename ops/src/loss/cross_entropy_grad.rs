@@ -6,10 +6,10 @@ use super::{
     labels::{Classes, Labels, Reduction, infer_rows, reduced, same_shape},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, columns, lanes, lanes::LANES, math::Math, par::Shared},
+    export::Export,
 };
 use graph::{DType, TensorType};
 

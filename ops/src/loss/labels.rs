@@ -1,9 +1,9 @@
 //! Class labels and how rows of losses become one number.
 
 use crate::{
-    export::{Export, Term},
     OpError, Signature,
     cpu::{Float, Io, KernelError},
+    export::{Export, Term},
 };
 use graph::{Attrs, DType, Dim, Shape, TensorType};
 

@@ -6,10 +6,10 @@ use super::{
     labels::{Classes, Labels, Reduction, check_labels, infer_rows, reduced, same_shape},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Float, Io, KernelError},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };

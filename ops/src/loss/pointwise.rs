@@ -2,7 +2,6 @@
 
 use super::along::same_type;
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
@@ -10,6 +9,7 @@ use crate::{
         math::Math,
         par::{GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
 };
 use graph::{Attrs, Shape, TensorType};

@@ -2,7 +2,6 @@
 
 use super::along::{Along, same_type};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
@@ -12,6 +11,7 @@ use crate::{
         math::Math,
         par::Shared,
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };

@@ -2,10 +2,10 @@
 
 use super::{Part, Strided, axis_attr, copy_kernel, moved, row_major, slice::slice_axis};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };

@@ -2,11 +2,11 @@
 
 use super::{Part, Strided, copy_facts, copy_kernel, count, extents_attr, moved, row_major};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
     elementwise::binary::broadcast,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

@@ -4,11 +4,11 @@
 
 use super::{count, extents_attr, fill};
 use crate::{
-    export::Export,
     Builder, Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Element, par},
     elementwise::binary::Wrapping,
+    export::Export,
     onnx::{ImportCx, OnnxRule, onnx_dtype, rules},
 };
 use graph::{Attr, Attrs, DType, Literal, TensorType, ValueId};
@@ -194,7 +194,8 @@ impl OpDef for Eye {
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let attrs = x.sig.attrs;
-        let like = x.zeros(DType::F32, &[attrs.int("rows")?.max(0) as usize, attrs.int("cols")?.max(0) as usize]);
+        let like =
+            x.zeros(DType::F32, &[attrs.int("rows")?.max(0) as usize, attrs.int("cols")?.max(0) as usize]);
         let code = crate::export::code(attrs.dtype("dtype")?);
         x.same_of("EyeLike", &[Some(like)], Attrs::new().with("dtype", code).with("k", attrs.int("k")?))
     }

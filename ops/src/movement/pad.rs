@@ -7,10 +7,10 @@ use super::{
     slice::{slice_attrs, slice_axis},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     indexing::separable::{Separable, Taps, axes_of},
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},

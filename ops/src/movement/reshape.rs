@@ -2,10 +2,10 @@
 
 use super::{Part, Strided, copy_kernel, count, extents_attr, moved};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, View, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},
 };

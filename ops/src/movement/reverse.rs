@@ -1,10 +1,10 @@
 //! Sequences of different lengths, each reversed in place.
 
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, KernelError, par},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, normalize_axis, rules},
 };

@@ -2,10 +2,10 @@
 
 use super::{Part, Strided, copy_facts, copy_kernel, count, extents_attr, moved, row_major};
 use crate::{
-    export::Export,
     Builder, Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -59,11 +59,16 @@ impl OpDef for Slice {
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let attrs = x.sig.attrs;
+        if attrs.ints("axes")?.is_empty() {
+            x.set(0, x.input(0)?);
+            return Ok(());
+        }
         // In ONNX -1 is the last element: the place before the first one lies beyond every extent.
         let end = |e: &i64| if *e == -1 { i64::MIN / 2 } else { *e };
         let ends: Vec<i64> = attrs.ints("ends")?.iter().map(end).collect();
         let [starts, ends, axes, steps] =
-            [attrs.ints("starts")?, &ends, attrs.ints("axes")?, attrs.ints("steps")?].map(|l| Some(x.ints(l)));
+            [attrs.ints("starts")?, &ends, attrs.ints("axes")?, attrs.ints("steps")?]
+                .map(|l| Some(x.ints(l)));
         x.same_of("Slice", &[Some(x.input(0)?), starts, ends, axes, steps], Attrs::new())
     }
 

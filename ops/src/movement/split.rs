@@ -2,10 +2,10 @@
 
 use super::{Part, Strided, axis_attr, copy_kernel, extents_attr, generate::zeros, moved, row_major};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, View, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };

@@ -2,10 +2,10 @@
 
 use super::{Part, Strided, copy_facts, copy_kernel, moved, row_major};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

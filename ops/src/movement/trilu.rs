@@ -1,13 +1,13 @@
 //! Upper and lower triangles of matrices.
 
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

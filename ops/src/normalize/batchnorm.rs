@@ -2,10 +2,10 @@
 
 use super::channels::{Channels, column_sums, infer_channels, lanes_of, load};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, columns, lanes, par, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };

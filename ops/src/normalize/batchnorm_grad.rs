@@ -5,10 +5,10 @@ use super::{
     channels::{Channels, column_sums, infer_channels, lanes_of, load},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, columns, lanes, lanes::LANES, par, par::Shared},
+    export::Export,
     loss::same_shape,
 };
 use graph::{Attrs, TensorType};

@@ -7,10 +7,10 @@ use super::{
     rows::statistics,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, lanes, par, par::Shared},
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     onnx::{ImportCx, OnnxRule, rules},

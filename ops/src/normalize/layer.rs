@@ -6,10 +6,10 @@ use super::{
     rows::{Rows, backward, forward},
 };
 use crate::{
-    export::{Export, Term},
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io},
+    export::{Export, Term},
     grad::GradCx,
     loss::same_shape,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},

@@ -1,10 +1,10 @@
 //! Normalisation to length 1, and to mean 0 and deviation 1 without parameters.
 
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, Math, columns, lanes, par::Shared},
+    export::Export,
     grad::GradCx,
     loss::{Along, same_shape},
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},

@@ -1,11 +1,13 @@
 //! Adam and AdamW.
 
-use super::{at_most, commits, kept_unless_ok, gradient_scale, keep, like_first, ok, read, scalar, state_type, write};
+use super::{
+    at_most, commits, gradient_scale, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write,
+};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 

@@ -2,10 +2,10 @@
 
 use super::state_type;
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, Shape, TensorType};
 use std::sync::atomic::{AtomicBool, Ordering};

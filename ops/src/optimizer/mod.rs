@@ -13,8 +13,8 @@ mod tests;
 
 use crate::{
     Facts, OpError, Signature,
-    export::{Export, Term},
     cpu::{Float, Io, par::Shared},
+    export::{Export, Term},
 };
 use graph::{DType, TensorType};
 

@@ -1,11 +1,11 @@
 //! Running statistics of normalisation layers.
 
-use super::{at_most, commits, kept_unless_ok, keep, like_first, ok, read, scalar, state_type, write};
+use super::{at_most, commits, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 

@@ -8,13 +8,13 @@ use super::{
     window::{Slide, Window, spatial, three},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{
         CpuKernel,
         par::{self, Shared},
     },
+    export::Export,
 };
 use graph::{Attrs, TensorType};
 use pulp::{Simd, WithSimd};
@@ -85,11 +85,25 @@ impl OpDef for ConvGradWeight {
         let axes: Vec<usize> = (2..rank).collect();
         let cut = |d: &[usize], per: usize| [&[images, g, per], &d[2..]].concat();
         let joined = |a: usize, b: usize, d: &[usize]| [&[a, b], &d[2..]].concat();
-        let moved = |first: [usize; 3]| [&first[..], &axes.iter().map(|a| a + 1).collect::<Vec<_>>()].concat();
-        let large = x.input(0)?.reshape(&cut(&xd, cg)).transpose(&moved([2, 1, 0])).reshape(&joined(cg, g * images, &xd));
-        let small = x.input(1)?.reshape(&cut(&yd, fg)).transpose(&moved([1, 2, 0])).reshape(&joined(g * fg, images, &yd));
-        let turned = Window { kernel: yd[2..].iter().map(|d| *d as i64).collect(), strides: window.dilations.clone(),
-            dilations: window.strides.clone(), begin: window.begin.clone(), end: window.end.clone() };
+        let moved =
+            |first: [usize; 3]| [&first[..], &axes.iter().map(|a| a + 1).collect::<Vec<_>>()].concat();
+        let large = x.input(0)?.reshape(&cut(&xd, cg)).transpose(&moved([2, 1, 0])).reshape(&joined(
+            cg,
+            g * images,
+            &xd,
+        ));
+        let small = x.input(1)?.reshape(&cut(&yd, fg)).transpose(&moved([1, 2, 0])).reshape(&joined(
+            g * fg,
+            images,
+            &yd,
+        ));
+        let turned = Window {
+            kernel: yd[2..].iter().map(|d| *d as i64).collect(),
+            strides: window.dilations.clone(),
+            dilations: window.strides.clone(),
+            begin: window.begin.clone(),
+            end: window.end.clone(),
+        };
         let mut dw = x.call("Conv", &[large, small], turned.exported().with("group", group));
         let ends = x.ints(&window.kernel);
         let cuts: Vec<i64> = axes.iter().map(|a| *a as i64).collect();

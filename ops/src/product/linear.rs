@@ -5,10 +5,10 @@ use super::{
     matmul::{same_dim, transposed, weight_gradient},
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Float, par},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };

@@ -6,11 +6,11 @@ use super::{
     space::Space,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, par},
     elementwise::lanes::Broadcast3,
+    export::Export,
     onnx::normalize_axes,
 };
 use graph::{Attrs, TensorType};

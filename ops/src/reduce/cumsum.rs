@@ -1,11 +1,11 @@
 //! Running sums along an axis.
 
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, par},
     elementwise::{binary::Wrapping, unary::number_input},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, normalize_axis, rules},
 };
@@ -106,7 +106,8 @@ impl OpDef for CumSum {
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let attrs = x.sig.attrs;
         let axis = x.number(DType::I64, attrs.int("axis")? as f64);
-        let flags = Attrs::new().with("exclusive", attrs.int("exclusive")?).with("reverse", attrs.int("reverse")?);
+        let flags =
+            Attrs::new().with("exclusive", attrs.int("exclusive")?).with("reverse", attrs.int("reverse")?);
         x.same_of("CumSum", &[Some(x.input(0)?), Some(axis)], flags)
     }
 

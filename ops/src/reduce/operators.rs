@@ -5,11 +5,11 @@ use super::{
     space::Space,
 };
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Float, Math},
     elementwise::binary::Wrapping,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axes, rules},
 };

@@ -12,7 +12,9 @@ pub(super) fn resize(x: &Export<'_>) -> Result<(), OpError> {
     let by_size = (0..extents.len()).all(|k| (plan.scales[k] / ratio(k) - 1.0).abs() < 1e-6);
     let lands = |k: usize| (extents[k] * f64::from(plan.scales[k] as f32)).floor() == plan.sizes[k] as f64;
     if !by_size && !(0..extents.len()).all(lands) {
-        return Err(OpError::unsupported("a resize whose scales do not give its sizes, which ONNX does not have"));
+        return Err(OpError::unsupported(
+            "a resize whose scales do not give its sizes, which ONNX does not have",
+        ));
     }
     let mode = a.str_or("mode", "nearest")?;
     let mut attrs = Attrs::new()
@@ -24,7 +26,11 @@ pub(super) fn resize(x: &Export<'_>) -> Result<(), OpError> {
             // Opset 10: up when shrinking, down otherwise.
             "simple" if plan.scales.iter().all(|s| *s >= 1.0) => "floor",
             "simple" if plan.scales.iter().all(|s| *s <= 1.0) => "ceil",
-            "simple" => return Err(OpError::unsupported("nearest elements of opset 10 that shrink one axis and stretch another")),
+            "simple" => {
+                return Err(OpError::unsupported(
+                    "nearest elements of opset 10 that shrink one axis and stretch another",
+                ));
+            }
             mode => mode,
         };
         attrs = attrs.with("nearest_mode", nearest);

@@ -6,10 +6,10 @@ mod taps;
 
 use super::separable::{Separable, Taps, axes_of};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, par},
+    export::Export,
     grad::GradCx,
     movement::{count, extents_attr},
     onnx::{OnnxRule, rules},
