@@ -2,10 +2,10 @@
 
 use super::lanes::{Fn1, map};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, onnx_dtype, rules},
 };
@@ -37,6 +37,9 @@ impl OpDef for Cast {
                 cx.set(0, y);
                 Ok(())
             },
+            "DequantizeLinear" => crate::product::integer::dequantize,
+            "QuantizeLinear" => crate::product::integer::quantize,
+            "DynamicQuantizeLinear" => crate::product::integer::dynamic_quantize,
             "Identity" => |cx| {
                 let x = cx.input(0)?;
                 cx.set(0, x);

@@ -2,11 +2,11 @@
 
 use super::gemm::{Mat, multiply_batch, shared};
 use crate::{
-    export::Export,
     OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Float, par},
     elementwise::binary::{Wrapping, broadcast},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -22,7 +22,12 @@ impl OpDef for MatMul {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["MatMul" => import, "Einsum" => super::einsum::import]
+        rules![
+            "MatMul" => import,
+            "Einsum" => super::einsum::import,
+            "MatMulInteger" => super::integer::matmul,
+            "QLinearMatMul" => super::integer::quantized_matmul,
+        ]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
