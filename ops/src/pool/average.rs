@@ -1,14 +1,16 @@
 //! AveragePool: means or sums under sliding windows, and their gradient.
 
-use super::{export, gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs};
+use super::{
+    export, gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs,
+};
 use crate::{
-    export::Export,
     OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{
         CpuKernel, Float,
         par::{self, Piece, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
     product::window::Slide,
@@ -83,6 +85,11 @@ impl OpDef for AveragePool {
                 "dilated, one axis",
                 d(window_attrs(&[2], &[3], &[1, 1], &[2], false), "elements"),
                 &[&[2, 1, 9]],
+            ),
+            Case::new(
+                "longer than an axis",
+                d(window_attrs(&[3, 1], &[3, 1], &[0; 4], &[1, 1], false), "elements"),
+                &[&[1, 2, 2, 2]],
             ),
             Case::new(
                 "three axes",

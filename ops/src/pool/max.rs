@@ -4,13 +4,13 @@
 
 use super::{arguments, export, gradient_attrs, import_window, pooled, slide, unpooled, window_attrs};
 use crate::{
-    export::Export,
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{
         CpuKernel, Element, Float,
         par::{self, Piece, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
     product::window::Slide,
@@ -83,6 +83,11 @@ impl OpDef for MaxPool {
                 "three axes",
                 window_attrs(&[2, 1, 2], &[1, 2, 2], &[0; 6], &[1, 1, 1], false),
                 &[1, 2, 2, 3, 4],
+            ),
+            case(
+                "longer than an axis",
+                window_attrs(&[2, 2], &[2, 2], &[0; 4], &[1, 1], false),
+                &[1, 2, 1, 4],
             ),
             case("large kernel", window_attrs(&[260], &[2], &[258, 0], &[1], false), &[1, 1, 7]),
             case("no images", window_attrs(&[2], &[1], &[0, 0], &[1], false), &[0, 2, 3]),

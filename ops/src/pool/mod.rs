@@ -34,7 +34,7 @@ fn pooled(attrs: &Attrs, x: &Shape) -> Result<Shape, OpError> {
     }
     let mut shape = x.0[..2].to_vec();
     for (i, d) in space.iter().enumerate() {
-        shape.push(window.count(i, d, ceil)?);
+        shape.push(window.pool_count(i, d, ceil)?);
     }
     Ok(Shape(shape))
 }
