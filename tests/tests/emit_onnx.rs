@@ -175,7 +175,9 @@ fn every_operator_is_written_or_listed() {
     println!("{count} cases of {} operators written and read back", OPS.len());
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
     if let Some(python) = python {
-        run_all(&python, &folder);
+        let text = run_all(&python, &folder);
+        let without = text.lines().filter(|l| l.starts_with("no kernel")).count();
+        assert!(without <= 5, "onnxruntime has no kernel for {without} cases");
     }
 }
 

@@ -60,7 +60,7 @@ impl OpDef for IsFinite {
         for i in 0..x.sig.inputs.len() {
             let Some(v) = x.opt(i) else { continue };
             // An infinity less itself is NaN.
-            let nan = (v - v).is_nan();
+            let nan = v.with("Sub", v).is_nan();
             let axes: Vec<i64> = (0..x.sig.input(i)?.shape.rank() as i64).collect();
             bad = bad + nan.cast(DType::F32).sum(&axes, false);
         }
