@@ -48,8 +48,11 @@ impl Springs {
         let dx = s.call("Mul", "dx", &[&v, &dt]);
         let x = s.call("Add", "x_next", &[&x, &dx]);
         let go = s.call("Identity", "go_next", &[&go]);
-        let body =
-            s.end(&[(&go, DataType::BOOL, false), (&x, DataType::FLOAT, false), (&v, DataType::FLOAT, false)]);
+        let body = s.end(&[
+            (&go, DataType::BOOL, false),
+            (&x, DataType::FLOAT, false),
+            (&v, DataType::FLOAT, false),
+        ]);
         let count = b.tensor("steps", DataType::INT64, &[], i64::from(self.steps).to_le_bytes().to_vec());
         let last = b.node("Loop", "last", &[&count, "", &x0, &v0], 2, &[("body", Value::Graph(body))]);
         let off = b.call("Sub", "off", &[&last[0], &target]);

@@ -27,6 +27,45 @@ pub enum Fill {
     Values(Vec<f64>),
 }
 
+impl Fill {
+    /// `n` elements, from a source of numbers uniform in [0, 1).
+    ///
+    /// # Panics
+    ///
+    /// If the case lists another number of values.
+    pub fn draw(&self, n: usize, uniform: &mut dyn FnMut() -> f64) -> Vec<f64> {
+        match self {
+            Fill::Uniform(lo, hi) => (0..n).map(|_| lo + (hi - lo) * uniform()).collect(),
+            Fill::Avoid { range: (lo, hi), points, margin } => {
+                let far = |x: f64| points.iter().all(|p| (x - p).abs() >= *margin);
+                let mut one = || {
+                    loop {
+                        let x = lo + (hi - lo) * uniform();
+                        if far(x) {
+                            return x;
+                        }
+                    }
+                };
+                (0..n).map(|_| one()).collect()
+            }
+            Fill::Distinct { spacing } => {
+                let mut v: Vec<f64> = (0..n).map(|i| (i as f64 - n as f64 / 2.0) * spacing).collect();
+                for i in (1..n).rev() {
+                    v.swap(i, (uniform() * (i + 1) as f64) as usize);
+                }
+                v
+            }
+            Fill::Ints(lo, hi) => {
+                (0..n).map(|_| (*lo as f64 + (hi - lo) as f64 * uniform()).floor()).collect()
+            }
+            Fill::Values(v) => {
+                assert_eq!(v.len(), n, "a case lists {} values for a shape of {n}", v.len());
+                v.clone()
+            }
+        }
+    }
+}
+
 /// An input of a test case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaseInput {

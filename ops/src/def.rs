@@ -1,6 +1,6 @@
 //! The contract of an operator.
 
-use crate::{case::Case, grad::GradCx, onnx::OnnxRule};
+use crate::{case::Case, export::Export, grad::GradCx, onnx::OnnxRule};
 use graph::{AttrError, Attrs, Graph, Literal, Node, Shape, TensorType};
 pub use graph::{Facts, Implementation, View};
 
@@ -147,6 +147,11 @@ pub trait OpDef: Sync {
 
     /// The CPU kernel for these types, prepared: attributes read, shapes checked.
     fn cpu(&self, s: &Signature<'_>, implementation: usize) -> Result<crate::cpu::CpuKernel, OpError>;
+
+    /// Writes it in ONNX's standard operators; see [`crate::export`].
+    fn export(&self, _x: &Export<'_>) -> Result<(), OpError> {
+        Err(OpError::unsupported(format!("writing {} as ONNX", self.name())))
+    }
 
     /// Cases for the tests that walk all operators (gradient against finite differences, overwriting, recomputation).
     fn cases(&self) -> Vec<Case>;

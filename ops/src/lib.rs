@@ -8,6 +8,7 @@ mod builder;
 pub mod case;
 pub mod cpu;
 mod def;
+pub mod export;
 pub mod grad;
 pub mod onnx;
 

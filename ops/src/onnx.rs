@@ -185,22 +185,8 @@ impl ImportCx<'_, '_> {
 
 /// The dtype with this number in ONNX files.
 pub(crate) fn onnx_dtype(code: i64) -> Result<DType, OpError> {
-    Ok(match code {
-        1 => DType::F32,
-        2 => DType::U8,
-        3 => DType::I8,
-        4 => DType::U16,
-        5 => DType::I16,
-        6 => DType::I32,
-        7 => DType::I64,
-        9 => DType::Bool,
-        10 => DType::F16,
-        11 => DType::F64,
-        12 => DType::U32,
-        13 => DType::U64,
-        16 => DType::BF16,
-        _ => return Err(OpError::unsupported(format!("the ONNX element type {code}"))),
-    })
+    let found = DType::ALL.into_iter().find(|d| crate::export::code(*d) == code);
+    found.ok_or_else(|| OpError::unsupported(format!("the ONNX element type {code}")))
 }
 
 /// `axis` made non-negative for a tensor of `rank` axes.

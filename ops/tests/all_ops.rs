@@ -8,7 +8,7 @@ use ops::{
     cpu::{evaluate_with, interpret},
     grad::backward,
 };
-use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 
 /// Operators without a gradient that were looked at: integer, boolean or piecewise-constant results, and operators that occur in
@@ -17,29 +17,7 @@ const NOT_DIFFERENTIABLE: &str = include_str!("not_differentiable.txt");
 
 fn draw(fill: &Fill, dtype: DType, shape: &[usize], rng: &mut StdRng) -> Literal {
     let n: usize = shape.iter().product();
-    let values: Vec<f64> = match fill {
-        Fill::Uniform(lo, hi) => (0..n).map(|_| rng.random_range(*lo..*hi)).collect(),
-        Fill::Avoid { range, points, margin } => (0..n)
-            .map(|_| {
-                loop {
-                    let x = rng.random_range(range.0..range.1);
-                    if points.iter().all(|p| (x - p).abs() >= *margin) {
-                        return x;
-                    }
-                }
-            })
-            .collect(),
-        Fill::Distinct { spacing } => {
-            let mut v: Vec<f64> = (0..n).map(|i| (i as f64 - n as f64 / 2.0) * spacing).collect();
-            v.shuffle(rng);
-            v
-        }
-        Fill::Ints(lo, hi) => (0..n).map(|_| rng.random_range(*lo..*hi) as f64).collect(),
-        Fill::Values(v) => {
-            assert_eq!(v.len(), n, "a case lists {} values for a shape of {n}", v.len());
-            v.clone()
-        }
-    };
+    let values = fill.draw(n, &mut || rng.random());
     let bytes: Vec<u8> = values.iter().flat_map(|v| Literal::scalar(dtype, *v).bytes().to_vec()).collect();
     Literal::new(dtype, shape.iter().map(|d| *d as u64).collect(), bytes).unwrap()
 }

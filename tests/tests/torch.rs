@@ -2,7 +2,11 @@
 //!
 //! Exceptions are derived from each file's name mapping and printed; nothing is left out silently.
 
-use compiler::{import::Imported, pipeline::programs, train::training_step};
+use compiler::{
+    import::{self, Imported, Options},
+    pipeline::programs,
+    train::training_step,
+};
 use graph::{Graph, Literal, ValueId};
 use ops::cpu::interpret;
 use plan::ProgramKind;
@@ -13,7 +17,8 @@ use std::{
 };
 use tests::{
     data, initial_state, inputs,
-    reference::{Reference, adamw, files, has_batchnorm, import_model, options, sgd},
+    onnxruntime::{Tolerance, empty_folder, python, run_all, write_case},
+    reference::{Reference, adamw, dims_of, files, has_batchnorm, import_model, options, sgd},
 };
 
 fn close(got: &[f64], want: &[f64], tolerance: &[f64]) -> Result<(), String> {
@@ -227,6 +232,57 @@ fn check(root: &Path, file: &str, model: &str, reference: &Reference) -> Result<
     check_gradients(&imported, reference, file)?;
     check_losses(&imported, reference, file, "sgd", steps)?;
     check_losses(&imported, reference, file, "adamw", steps)
+}
+
+/// BatchNormalization was folded into the convolutions: no mode of training is left, and nothing is mapped. What can be compared is
+/// inference, with the same model in which BatchNormalization still stands, and with onnxruntime, whose distance from PyTorch's evaluation
+/// mode the manifest gives.
+#[test]
+fn a_folded_model_infers_as_before() {
+    let Some(root) = data("models") else { return };
+    let reference = Reference::load(&root, "resnet18");
+    let forward = |file: &str| {
+        let path = root.join("small").join(file);
+        let mut options = Options { dims: dims_of(&path, &reference.io), ..Options::default() };
+        options.ops.training = false;
+        let imported = import::import(&path, &options).unwrap_or_else(|e| panic!("{e}"));
+        let g = imported.graph;
+        let mut given = inputs(&g, &reference.io, 0.0, 1);
+        let data = given.clone();
+        given.extend(initial_state(&g, &imported.weights));
+        let y = interpret(&g, &given).unwrap_or_else(|e| panic!("{e}"))[&g.outputs[0]].clone();
+        (g, data, y)
+    };
+    let column = |row: &str, name: &str| {
+        let manifest = std::fs::read_to_string(root.join("MANIFEST.csv")).unwrap();
+        let header = manifest.lines().next().unwrap().split(',').position(|c| c == name).unwrap();
+        let line = manifest.lines().find(|l| l.starts_with(row)).unwrap();
+        // The first columns hold quoted texts: counted from the ones behind them.
+        let (before, rest) = line.split_once("reference/").unwrap();
+        let at = header - manifest.lines().next().unwrap().split(',').position(|c| c == "reference").unwrap();
+        assert!(before.ends_with(','));
+        rest.split(',').nth(at).unwrap().parse::<f64>().unwrap()
+    };
+    let file = "resnet18.dy_folded.onnx";
+    let distance = column(&format!("small/{file}"), "ort_vs_torch_eval");
+    assert!(distance > 0.0 && distance < 1e-5, "{distance}");
+    let (g, data, folded) = forward(file);
+    let (_, _, whole) = forward("resnet18.dy_dyn.onnx");
+    let largest = whole.to_floats().iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    let tolerance = (10.0 * distance).max(2e-6 * largest);
+    let off =
+        folded.to_floats().iter().zip(whole.to_floats()).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    println!("{file}: {off:.2e} from the model with BatchNormalization, {tolerance:.2e} allowed");
+    assert!(off <= tolerance, "{off}");
+    let Some(python) = python() else { return };
+    let folder = empty_folder("folded");
+    let dir = folder.join(file);
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::copy(root.join("small").join(file), dir.join("model.onnx")).unwrap();
+    let spec = Tolerance { atol: tolerance, rtol: 0.0 };
+    let output = g.value(g.outputs[0]).name.to_string();
+    write_case(&dir, &g, &data, &[(output, folded, spec)]);
+    run_all(&python, &folder);
 }
 
 #[test]

@@ -87,7 +87,10 @@ fn cases(factor: f64) -> Vec<Case> {
         Case {
             name: format!("loop LSTM, {words} steps"),
             model: lstm.build(&common(8)),
-            data: vec![("x", vec![8, w, 16], floats(8 * w * 16)), ("target", vec![8], ints(&[0, 1, 2, 3, 4, 0, 1, 2]))],
+            data: vec![
+                ("x", vec![8, w, 16], floats(8 * w * 16)),
+                ("target", vec![8], ints(&[0, 1, 2, 3, 4, 0, 1, 2])),
+            ],
         },
         Case {
             name: format!("TreeLSTM, {nodes} nodes"),
@@ -158,7 +161,8 @@ fn unrolled(path: &Path, pools: &[u64]) -> Option<Vec<Option<f64>>> {
     let imported = import::import(path, &import::Options::default()).ok()?;
     let train = options(trainable::select(&imported.graph, &imported.candidates, &[], &[]).ok()?);
     let (graphs, _) = programs(&imported.graph, Some(&train), None).ok()?;
-    let state: u64 = graphs[0].1.states.iter().filter_map(|s| graphs[0].1.ty(s.input).bytes()).map(plan::align).sum();
+    let state: u64 =
+        graphs[0].1.states.iter().filter_map(|s| graphs[0].1.ty(s.input).bytes()).map(plan::align).sum();
     let limits = planner::Options::default();
     let request = Request {
         model: "unrolled",
@@ -182,7 +186,9 @@ fn main() -> anyhow::Result<()> {
     let factor: f64 = std::env::args().nth(1).map_or(Ok(1.0), |t| t.parse())?;
     let dir = std::env::temp_dir().join(format!("dtrc-dynamic-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
-    println!("model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,seconds,seconds_extra,planner_extra");
+    println!(
+        "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,seconds,seconds_extra,planner_extra"
+    );
     for case in cases(factor) {
         let path = dir.join("model.onnx");
         std::fs::write(&path, onnx_models::to_bytes(&case.model)?)?;
@@ -207,7 +213,10 @@ fn main() -> anyhow::Result<()> {
                 }
                 Err(e) => {
                     let least = e.split("a pool of ").nth(1).and_then(|t| t.split(' ').next()).unwrap_or("");
-                    println!("\"{}\",{},{share},{pool},refused: least pool {least},,,,,,{ahead}", case.name, free.nodes);
+                    println!(
+                        "\"{}\",{},{share},{pool},refused: least pool {least},,,,,,{ahead}",
+                        case.name, free.nodes
+                    );
                 }
             }
         }

@@ -57,7 +57,9 @@ fn static_chain() -> anyhow::Result<Plan> {
 }
 
 fn dynamic_chain() -> anyhow::Result<Plan> {
-    let name = |s: &str, i: usize| -> Arc<str> { if i == 0 && s == "y" { "x".into() } else { format!("{s}{i}").into() } };
+    let name = |s: &str, i: usize| -> Arc<str> {
+        if i == 0 && s == "y" { "x".into() } else { format!("{s}{i}").into() }
+    };
     let node = |i: usize| SourceNode {
         name: name("add", i),
         domain: "".into(),

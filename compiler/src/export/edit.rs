@@ -92,6 +92,16 @@ impl Drop for Aside {
 }
 
 impl Aside {
+    /// A new file that will be `target`.
+    pub fn create(target: &Path) -> io::Result<(Aside, File)> {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(target.file_name().unwrap_or_default());
+        name.push(format!(".{}.tmp", std::process::id()));
+        let path = target.with_file_name(name);
+        let file = File::create(&path)?;
+        Ok((Aside { path, target: target.to_owned(), placed: false }, file))
+    }
+
     /// Renames it to its name and makes that last.
     pub fn place(mut self) -> io::Result<()> {
         fs::rename(&self.path, &self.target)?;
@@ -109,15 +119,12 @@ pub fn copy(
     target: &Path,
     state: ReadState<'_>,
 ) -> Result<Aside, EditError> {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
     let mut source = source.map(File::open).transpose()?;
     if source.as_ref().map_or(Ok(0), |s| s.metadata().map(|m| m.len()))? != len {
         return Err(io::Error::other("the model changed while it was trained").into());
     }
-    let aside = Aside { path: target.with_file_name(name), target: target.to_owned(), placed: false };
-    let mut out = BufWriter::with_capacity(CHUNK, File::create(&aside.path)?);
+    let (aside, file) = Aside::create(target)?;
+    let mut out = BufWriter::with_capacity(CHUNK, file);
     let mut pos = 0;
     for e in edits {
         let Some(between) = e.at.checked_sub(pos) else {

@@ -3,11 +3,12 @@
 use crate::{
     cli::Global,
     error::CliError,
-    model::{ModelArgs, OpenModel, list_trainable, load_any},
+    model::{Model, ModelArgs, OpenModel, list_trainable, load_any},
     progress::{Progress, note},
     units,
 };
 use compiler::{
+    export,
     pipeline::{Budget, Compiled, Request, plan_programs},
     planner::Options as PlannerOptions,
 };
@@ -33,6 +34,10 @@ pub struct Args {
     /// Where the plan goes; default: the model's name with .dtrc.
     #[arg(long, short)]
     output: Option<PathBuf>,
+
+    /// Also write what is planned as an ONNX model, before planning: inputs, state and its next versions NAME.next.
+    #[arg(long, value_name = "F.onnx")]
+    emit_onnx: Option<PathBuf>,
 
     /// Print the plan's steps as well.
     #[arg(long)]
@@ -120,8 +125,17 @@ pub fn compile(
     budget: Budget,
     planner: &PlannerArgs,
     global: Global,
-) -> Result<(Compiled, crate::model::Model), CliError> {
-    let model = load_any(model, global)?;
+) -> Result<(Compiled, Model), CliError> {
+    plan_model(load_any(model, global)?, budget, planner, global)
+}
+
+/// Plans a loaded model.
+fn plan_model(
+    model: Model,
+    budget: Budget,
+    planner: &PlannerArgs,
+    global: Global,
+) -> Result<(Compiled, Model), CliError> {
     if let Some(open) = &model.open {
         let plan = dynamic(&model, open, budget, planner)?;
         let budget = plan.budget;
@@ -145,7 +159,7 @@ pub fn compile(
 
 /// The plan of a model that is walked at every step.
 fn dynamic(
-    model: &crate::model::Model,
+    model: &Model,
     open: &OpenModel,
     budget: Budget,
     planner: &PlannerArgs,
@@ -176,6 +190,43 @@ fn dynamic(
     })
 }
 
+/// Writes the model's first program as ONNX.
+fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError> {
+    check_writable(path)?;
+    let [(kind, graph), ..] = &model.graphs[..] else {
+        let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
+        return Err(CliError::usage(what));
+    };
+    if *kind == plan::ProgramKind::Micro {
+        return Err(CliError::usage(
+            "--emit-onnx writes a whole step, and --accumulate cuts it into parts: leave one of them out",
+        ));
+    }
+    let done =
+        export::emit_onnx(graph, &model.weights, path, export::onnx::INLINE_LIMIT).map_err(|e| match e {
+            export::EmitOnnxError::Io { path, error } => CliError::unwritable(&path, &error),
+            e => CliError::bad_input(format!("--emit-onnx: {e}")),
+        })?;
+    let files: Vec<String> = done.files.iter().map(|f| f.display().to_string()).collect();
+    note(
+        global.quiet,
+        format!(
+            "wrote the {kind} program to {}: {} nodes of standard operators, {} functions",
+            files.join(", "),
+            done.standard,
+            done.functions
+        ),
+    );
+    if done.without_elements > 0 {
+        let n = done.without_elements;
+        note(
+            global.quiet,
+            format!("{n} tensors have no elements, their file is absent: inputs that must be given"),
+        );
+    }
+    Ok(())
+}
+
 /// Compiles and writes the plan.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let start = Instant::now();
@@ -190,7 +241,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         PathBuf::from(stem).with_extension("dtrc")
     });
     check_writable(&path)?;
-    let (compiled, model) = compile(&args.model, args.budget, &args.planner, global)?;
+    let model = load_any(&args.model, global)?;
+    if let Some(path) = &args.emit_onnx {
+        emit_onnx(&model, path, global)?;
+    }
+    let (compiled, model) = plan_model(model, args.budget, &args.planner, global)?;
     let plan = &compiled.plan;
     let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
     write_file(&path, &bytes)?;

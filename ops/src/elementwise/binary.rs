@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::CpuKernel,
+    export::{Export, Term},
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -50,6 +51,10 @@ impl OpDef for Add {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::add))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Add", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         broadcast_cases()
     }
@@ -93,6 +98,10 @@ impl OpDef for Mul {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::mul))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Mul", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         broadcast_cases()
     }
@@ -134,6 +143,10 @@ impl OpDef for Sub {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::sub))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Sub", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -182,6 +195,12 @@ impl OpDef for Div {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::div))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (a, b) = (x.input(0)?, x.input(1)?);
+        x.set(0, guarded(x, a, b, "Div", Attrs::new()));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let positive = |shape: &[usize]| CaseInput::float(shape, Fill::Uniform(0.5, 2.0));
         let mut cases: Vec<Case> = broadcast_cases()
@@ -195,6 +214,22 @@ impl OpDef for Div {
         cases.push(Case::new("integers", Attrs::new(), &[]).input(0, ints(-9, 9)).input(1, ints(-2, 3)));
         cases
     }
+}
+
+/// A division or remainder as ONNX writes it, which says nothing of integers divided by 0: there the result is 0.
+pub(crate) fn guarded<'a>(
+    x: &Export<'a>,
+    a: Term<'a>,
+    b: Term<'a>,
+    op: &'static str,
+    attrs: Attrs,
+) -> Term<'a> {
+    let known = x.sig.constants.get(1).copied().flatten().and_then(|l| l.to_ints());
+    if a.dtype().is_float() || known.is_some_and(|l| !l.contains(&0)) {
+        return x.call(op, &[a, b], attrs);
+    }
+    let zero = b.equals(0.0);
+    zero.pick(0.0, x.call(op, &[a, zero.pick(1.0, b)], attrs))
 }
 
 /// Sets the cotangent of input `i` to `d` summed to the input's shape.

@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::CpuKernel,
+    export::Export,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};
@@ -49,6 +50,10 @@ macro_rules! bitwise {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 crate::for_width!(s.input(0)?.dtype, T => zip::<T, T>(s, |a: T, b: T| a $f b))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -98,6 +103,10 @@ impl OpDef for BitwiseNot {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_width!(s.input(0)?.dtype, T => Ok(map::<T, T>(|a: T| !a)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("BitwiseNot", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -162,6 +171,14 @@ impl OpDef for BitShift {
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let left = s.attrs.int("left")? != 0;
         shift!(s, left, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        if matches!(x.input(0)?.dtype(), DType::I8 | DType::I16 | DType::I32 | DType::I64) {
+            return Err(OpError::unsupported("a BitShift of signed integers, which ONNX does not have"));
+        }
+        let left = x.sig.attrs.int("left")? != 0;
+        x.same("BitShift", Attrs::new().with("direction", if left { "LEFT" } else { "RIGHT" }))
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, onnx_dtype, rules},
 };
@@ -36,6 +37,9 @@ impl OpDef for Cast {
                 cx.set(0, y);
                 Ok(())
             },
+            "DequantizeLinear" => crate::product::integer::dequantize,
+            "QuantizeLinear" => crate::product::integer::quantize,
+            "DynamicQuantizeLinear" => crate::product::integer::dynamic_quantize,
             "Identity" => |cx| {
                 let x = cx.input(0)?;
                 cx.set(0, x);
@@ -78,6 +82,11 @@ impl OpDef for Cast {
             DType::BF16 => from::<bf16>(to),
             d => crate::for_number!(d, self.name(), T => from::<T>(to)),
         }
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let to = x.sig.attrs.dtype("to")?;
+        x.same("Cast", Attrs::new().with("to", crate::export::code(to)))
     }
 
     fn cases(&self) -> Vec<Case> {

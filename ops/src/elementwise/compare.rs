@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::CpuKernel,
+    export::Export,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};
@@ -67,6 +68,15 @@ macro_rules! comparisons {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 for_ordered!(s.input(0)?.dtype, $name, T => zip::<T, u8>(s, |a: T, b: T| u8::from(a $f b)))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                // ONNX does not order booleans.
+                let side = |i: usize| {
+                    let v = x.input(i)?;
+                    Ok::<_, OpError>(Some(if v.dtype() == DType::Bool { v.cast(DType::I32) } else { v }))
+                };
+                x.same_of($name, &[side(0)?, side(1)?], Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -132,6 +142,10 @@ macro_rules! logic {
                 zip::<u8, u8>(s, |a: u8, b: u8| u8::from((a != 0) $f (b != 0)))
             }
 
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
+            }
+
             fn cases(&self) -> Vec<Case> {
                 let bools = |shape: &[usize]| CaseInput::ints(DType::Bool, shape, 0, 2);
                 vec![Case::new("broadcast", Attrs::new(), &[]).input(0, bools(&[4, 5])).input(1, bools(&[4, 1]))]
@@ -179,6 +193,10 @@ impl OpDef for Not {
 
     fn cpu(&self, _: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         Ok(map::<u8, u8>(|a: u8| u8::from(a == 0)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Not", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {

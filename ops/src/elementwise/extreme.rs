@@ -8,13 +8,14 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
 use graph::{Attrs, DType, TensorType};
 
 macro_rules! extremes {
-    ($($(#[$doc:meta])* $Op:ident $name:literal $f:ident, $(#[$grad_doc:meta])* $Grad:ident $grad:literal $wins:tt;)*) => {$(
+    ($($(#[$doc:meta])* $Op:ident $name:literal $f:ident, $(#[$grad_doc:meta])* $Grad:ident $grad:literal $wins:tt $test:ident;)*) => {$(
         $(#[$doc])*
         pub struct $Op;
 
@@ -49,6 +50,10 @@ macro_rules! extremes {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 crate::for_number!(s.input(0)?.dtype, $name, T => zip::<T, T>(s, <T as Wrapping>::$f))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -96,6 +101,12 @@ macro_rules! extremes {
                 }))
             }
 
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let (own, other, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+                x.set(0, own.$test(other).pick(dy, own.equals(other).pick(dy * 0.5, 0.0)));
+                Ok(())
+            }
+
             fn cases(&self) -> Vec<Case> {
                 vec![
                     Case::new("row", Attrs::new(), &[&[4, 3], &[3], &[4, 3]]),
@@ -110,11 +121,11 @@ extremes! {
     /// The larger of a and b; NaN if either is. Where they are equal, each gets half of the gradient.
     Max "Max" greater_of,
     /// The gradient of [`Max`] to one side. Inputs: that side, the other one, dy.
-    MaxGrad "MaxGrad" >;
+    MaxGrad "MaxGrad" > greater;
     /// The smaller of a and b; NaN if either is. Where they are equal, each gets half of the gradient.
     Min "Min" lesser_of,
     /// The gradient of [`Min`] to one side. Inputs: that side, the other one, dy.
-    MinGrad "MinGrad" <;
+    MinGrad "MinGrad" < less;
 }
 
 /// The type of a result of three broadcast inputs of one floating-point dtype.

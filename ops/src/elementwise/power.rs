@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Math},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -116,6 +117,10 @@ impl OpDef for Pow {
         }
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Pow", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let base = |shape: &[usize]| CaseInput::float(shape, Fill::Uniform(0.3, 2.0));
         let mut cases = vec![
@@ -199,6 +204,12 @@ impl OpDef for PowGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => slope_kernel::<T>(s))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (a, b, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+        x.set(0, b.equals(0.0).pick(0.0, dy * (b * a.with("Pow", b - 1.0))));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let base = CaseInput::float(&[2, 3], Fill::Uniform(0.3, 2.0));
         let two = CaseInput::float(&[], Fill::Values(vec![2.0]));
@@ -233,6 +244,12 @@ impl OpDef for PowExponentGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => {
             zip3::<T, T, T, T>(s, |a: T, y: T, dy: T| if a == T::ZERO { T::ZERO } else { dy * (y * a.vln()) })
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (a, y, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+        x.set(0, a.equals(0.0).pick(0.0, dy * (y * a.call("Log"))));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -280,6 +297,21 @@ impl OpDef for Mod {
         } else {
             zip::<T, T>(s, <T as Wrapping>::modulo)
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (a, b) = (x.input(0)?, x.input(1)?);
+        let fmod = x.sig.attrs.int("fmod")? != 0;
+        let y = if a.dtype().is_float() && !fmod {
+            // ONNX has the divisor's sign for integers only.
+            let r = x.call("Mod", &[a, b], Attrs::new().with("fmod", 1));
+            let turned = r.equals(0.0).pick(0.0, (r * b).less(0.0).pick(b, 0.0));
+            r + turned
+        } else {
+            super::binary::guarded(x, a, b, "Mod", Attrs::new().with("fmod", fmod))
+        };
+        x.set(0, y);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -10,6 +10,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
@@ -59,6 +60,10 @@ impl OpDef for PRelu {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("PRelu", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = |shape: &[usize]| {
             CaseInput::float(shape, Fill::Avoid { range: (-1.0, 1.0), points: &[0.0], margin: 0.05 })
@@ -96,6 +101,12 @@ impl OpDef for PReluGrad {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, slope, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+        x.set(0, v.greater(0.0).pick(dy, dy * slope));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         vec![Case::new("channel", Attrs::new(), &[&[2, 3, 4], &[3, 1], &[2, 3, 4]])]
     }
@@ -126,6 +137,12 @@ impl OpDef for PReluSlopeGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => {
             zip::<T, T>(s, |x: T, dy: T| if x > T::ZERO { T::ZERO } else { x * dy })
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, dy) = (x.input(0)?, x.input(1)?);
+        x.set(0, v.greater(0.0).pick(0.0, v * dy));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -61,6 +62,10 @@ impl OpDef for Where {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Where", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let condition = |shape: &[usize]| CaseInput::ints(DType::Bool, shape, 0, 2);
         let floats = |shape: &[usize]| CaseInput::float(shape, Fill::Uniform(-1.0, 1.0));
@@ -101,6 +106,16 @@ fn bounds<T: Wrapping>(attrs: &Attrs) -> Result<(T, T), OpError> {
     Ok((get("min", T::LEAST)?, get("max", T::GREATEST)?))
 }
 
+/// A bound as an element of the dtype.
+fn bound(attrs: &Attrs, name: &str, dtype: DType) -> Result<Literal, OpError> {
+    match attrs.get(name) {
+        Some(Attr::Int(i)) if dtype == DType::I64 => {
+            Literal::ints(&[*i]).reshaped(Vec::new()).map_err(|e| OpError::invalid(e.to_string()))
+        }
+        _ => Ok(Literal::scalar(dtype, attrs.float_or(name, 0.0)?)),
+    }
+}
+
 impl OpDef for Clip {
     fn name(&self) -> &'static str {
         "Clip"
@@ -136,6 +151,16 @@ impl OpDef for Clip {
                 if x > hi { hi } else { x }
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let v = x.input(0)?;
+        let bound = |name: &str| match x.sig.attrs.get(name) {
+            None => Ok(None),
+            Some(_) => bound(x.sig.attrs, name, v.dtype()).map(|l| Some(x.constant(l))),
+        };
+        let inputs = [Some(v), bound("min")?, bound("max")?];
+        x.same_of("Clip", &inputs, Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -222,6 +247,20 @@ impl OpDef for ClipGrad {
             let (lo, hi) = bounds::<T>(s.attrs)?;
             zip::<T, T>(s, move |x: T, dy: T| if x >= lo && x <= hi { dy } else { T::ZERO })
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, dy) = (x.input(0)?, x.input(1)?);
+        // A NaN is inside of nothing.
+        let mut y = v.equals(v).pick(dy, 0.0);
+        for (name, test) in [("min", "GreaterOrEqual"), ("max", "LessOrEqual")] {
+            if x.sig.attrs.get(name).is_some() {
+                let bound = x.constant(bound(x.sig.attrs, name, v.dtype())?);
+                y = v.test(test, bound).pick(y, 0.0);
+            }
+        }
+        x.set(0, y);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

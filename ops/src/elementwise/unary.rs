@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Math},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -62,7 +63,7 @@ impl<F: Function, T: Math> Fn2<T, T, T> for Slope<F, T> {
     }
 }
 
-fn params<F: Function>(attrs: &Attrs) -> Result<[f64; 3], OpError> {
+pub(crate) fn params<F: Function>(attrs: &Attrs) -> Result<[f64; 3], OpError> {
     let mut p = [0.0; 3];
     for (p, (name, default)) in p.iter_mut().zip(F::PARAMS) {
         *p = attrs.float_or(name, *default)?;
@@ -120,6 +121,13 @@ pub(crate) fn import<F: Function>(cx: &mut ImportCx<'_, '_>) -> Result<(), OpErr
     cx.same(F::NAME, attrs)
 }
 
+/// The standard operator with the function's name and attributes.
+pub(crate) fn same<F: Function>(x: &Export<'_>) -> Result<(), OpError> {
+    let p = params::<F>(x.sig.attrs)?;
+    let attrs = F::PARAMS.iter().zip(p).fold(Attrs::new(), |a, ((name, _), p)| a.with(name, p));
+    x.same(F::NAME, attrs)
+}
+
 /// One case a list of parameters.
 pub(crate) fn cases<F: Function>(fill: Fill, params: &[&[f64]]) -> Vec<Case> {
     let of = |p: &&[f64]| {
@@ -131,14 +139,16 @@ pub(crate) fn cases<F: Function>(fill: Fill, params: &[&[f64]]) -> Vec<Case> {
 }
 
 /// Operators of functions and of their gradients. A line of the table: names; attributes with defaults; what the gradient reads; the
-/// function of x; the derivative times dy; how test inputs are drawn; lists of parameters to test.
+/// function of x; the derivative times dy; how test inputs are drawn; lists of parameters to test; import rules; how ONNX writes the
+/// function, unless it has one of this name; how it writes the derivative.
 macro_rules! functions {
     ($(
         $(#[$doc:meta])*
         $Op:ident $Grad:ident { $($p:ident = $default:expr),* } from $source:ident,
         |$x:ident| $value:expr,
         |$v:ident, $dy:ident| $slope:expr,
-        $fill:expr, $params:expr, $rules:expr;
+        $fill:expr, $params:expr, $rules:expr,
+        $(onnx |$wx:ident| $written:expr,)? |$wv:ident, $wdy:ident| $written_slope:expr;
     )*) => {$(
         $(#[$doc])*
         pub struct $Op;
@@ -188,6 +198,17 @@ macro_rules! functions {
                 unary::value_kernel::<Self>(s)
             }
 
+            #[allow(unused_variables, unreachable_code)]
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let [$($p,)* ..] = unary::params::<Self>(x.sig.attrs)?;
+                $({
+                    let $wx = x.input(0)?;
+                    x.set(0, $written);
+                    return Ok(());
+                })?
+                unary::same::<Self>(x)
+            }
+
             fn cases(&self) -> Vec<Case> {
                 unary::cases::<Self>($fill, $params)
             }
@@ -215,6 +236,14 @@ macro_rules! functions {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 unary::slope_kernel::<$Op>(s)
+            }
+
+            #[allow(unused_variables)]
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let [$($p,)* ..] = unary::params::<$Op>(x.sig.attrs)?;
+                let ($wv, $wdy) = (x.input(0)?, x.input(1)?);
+                x.set(0, $written_slope);
+                Ok(())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -286,6 +315,10 @@ macro_rules! numeric {
                 crate::for_number!(s.input(0)?.dtype, $name, T => Ok(map::<T, T>(<T as Wrapping>::$f)))
             }
 
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
+            }
+
             fn cases(&self) -> Vec<Case> {
                 let x = Fill::Avoid { range: (-1.0, 1.0), points: &[0.0], margin: 0.05 };
                 vec![
@@ -341,6 +374,12 @@ impl OpDef for AbsGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, |x: T, dy: T| dy * x.sign()))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, dy) = (x.input(0)?, x.input(1)?);
+        x.set(0, dy * v.call("Sign"));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         vec![
             Case::new("both signs", Attrs::new(), &[&[3, 5], &[3, 5]]),
@@ -378,6 +417,10 @@ macro_rules! rounding {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 crate::for_float!(s.input(0)?.dtype, $name, T => Ok(map::<T, T>(|$x: T| $f)))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                x.same($name, Attrs::new())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -451,6 +494,10 @@ impl OpDef for IsNaN {
         test_floats(self.name(), s.input(0)?.dtype, f64::is_nan)
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("IsNaN", Attrs::new())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let mut half = special_values();
         half.dtype = Some(DType::BF16);
@@ -498,6 +545,14 @@ impl OpDef for IsInf {
         test_floats(self.name(), s.input(0)?.dtype, move |x| {
             x == f64::NEG_INFINITY && negative || x == f64::INFINITY && positive
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let flag = |name: &str| x.sig.attrs.int(name);
+        let attrs = Attrs::new()
+            .with("detect_negative", flag("negative")?)
+            .with("detect_positive", flag("positive")?);
+        x.same("IsInf", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -8,6 +8,7 @@ use crate::{
         CpuKernel,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     movement::{around, axis_attr},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -47,6 +48,12 @@ macro_rules! arg_op {
                 let (outer, n, inner) = around(&dims, axis_attr(s, "axis", dims.len())?);
                 let last = s.attrs.int("select_last_index")? != 0;
                 for_numeric!(s.input(0)?.dtype, $name, T => Ok(search::<T>([outer, n, inner], last, $better)))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let a = x.sig.attrs;
+                let (axis, keep, last) = (a.int("axis")?, a.int("keepdims")? != 0, a.int("select_last_index")? != 0);
+                x.same($name, arg_attrs(axis as usize, keep, last))
             }
 
             fn cases(&self) -> Vec<Case> {

@@ -8,6 +8,7 @@ use crate::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     movement::{axis_attr, generate::zeros, row_major},
@@ -59,6 +60,10 @@ impl OpDef for GatherElements {
         let lines = Lines::new(s)?;
         let index = index_input(s, 1)?.dtype;
         crate::for_width!(s.input(0)?.dtype, T => Ok(gather::<T>(lines, index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("GatherElements", Attrs::new().with("axis", x.sig.attrs.int("axis")?))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -128,6 +133,12 @@ impl OpDef for ScatterElements {
             Reduction::Max => scatter::<T>(lines, index, Combine::maximum),
             Reduction::Min => scatter::<T>(lines, index, Combine::minimum),
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let reduction = attrs.str_or("reduction", "none")?;
+        x.same("ScatterElements", Attrs::new().with("axis", attrs.int("axis")?).with("reduction", reduction))
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -11,6 +11,7 @@ use crate::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::{around, axis_attr, count, extents_attr, fill, slice::slice_axis},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
@@ -67,6 +68,10 @@ impl OpDef for Gather {
         let (outer, n, inner) = around(&dims, axis_attr(s, "axis", dims.len())?);
         let (dtype, index) = (s.input(0)?.dtype, index_input(s, 1)?.dtype);
         crate::for_width!(dtype, T => Ok(gather::<T>([outer, n, inner], index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Gather", Attrs::new().with("axis", x.sig.attrs.int("axis")?))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -189,6 +194,19 @@ impl OpDef for GatherGrad {
         let around = around(&dims, axis_attr(s, "axis", dims.len())?);
         let index = index_input(s, 0)?.dtype;
         for_numeric!(s.input(1)?.dtype, self.name(), T => Ok(gather_grad::<T>(around, index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        // Slices are added as elements of a tensor [outer, picked, inner].
+        let (indices, dy, shape) = (x.input(0)?, x.input(1)?, extents_attr(x.sig, "shape")?);
+        let (outer, n, inner) = around(&shape, axis_attr(x.sig, "axis", shape.len())?);
+        let picked: usize = x.dims(0)?.iter().product();
+        let at = indices.reshape(&[1, picked, 1]).expand(&[outer, picked, inner]);
+        let zeros = x.zeros(dy.dtype(), &[outer, n, inner]);
+        let attrs = Attrs::new().with("axis", 1).with("reduction", "add");
+        let sum = x.call("ScatterElements", &[zeros, at, dy.reshape(&[outer, picked, inner])], attrs);
+        x.set(0, sum.reshape(&shape));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

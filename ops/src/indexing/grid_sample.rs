@@ -7,6 +7,7 @@ use crate::{
         CpuKernel, Element, Float,
         par::{self, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
     product::matmul::same_dim,
@@ -88,6 +89,15 @@ impl OpDef for GridSample {
             });
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let attrs = Attrs::new()
+            .with("mode", attrs.str_or("mode", "linear")?)
+            .with("padding_mode", attrs.str_or("padding_mode", "zeros")?)
+            .with("align_corners", attrs.int_or("align_corners", 0)?);
+        x.same("GridSample", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

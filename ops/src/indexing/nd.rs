@@ -8,6 +8,7 @@ use crate::{
         CpuKernel, Element, KernelError,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     movement::generate::zeros,
@@ -59,6 +60,12 @@ impl OpDef for GatherND {
         let rows = Rows::new(s)?;
         let index = index_input(s, 1)?.dtype;
         crate::for_width!(s.input(0)?.dtype, T => Ok(gather::<T>(rows, index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let at = x.input(1)?.cast(DType::I64);
+        let attrs = Attrs::new().with("batch_dims", x.sig.attrs.int("batch_dims")?);
+        x.same_of("GatherND", &[Some(x.input(0)?), Some(at)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -130,6 +137,25 @@ impl OpDef for ScatterND {
             Reduction::Max => scatter::<T>(rows, index, Combine::maximum),
             Reduction::Min => scatter::<T>(rows, index, Combine::minimum),
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let mut at = x.input(1)?.cast(DType::I64);
+        let batch = x.sig.attrs.int("batch_dims")? as usize;
+        if batch > 0 {
+            // ONNX has no batch axes here: their coordinates become part of the tuples.
+            let mut dims = x.dims(1)?;
+            let lead = dims.len() - 1;
+            dims[lead] = batch;
+            let count: usize = dims[..lead].iter().product();
+            let inner = |a: usize| dims[a + 1..lead].iter().product::<usize>();
+            let coordinates = (0..count).flat_map(|i| (0..batch).map(move |a| (i, a)));
+            let elements: Vec<f64> = coordinates.map(|(i, a)| (i / inner(a) % dims[a]) as f64).collect();
+            let own = x.tensor(DType::I64, &dims, &elements)?;
+            at = x.call("Concat", &[own, at], Attrs::new().with("axis", -1));
+        }
+        let attrs = Attrs::new().with("reduction", x.sig.attrs.str_or("reduction", "none")?);
+        x.same_of("ScatterND", &[Some(x.input(0)?), Some(at), Some(x.input(2)?)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput},
     cpu::{CpuKernel, Element, par},
+    export::Export,
     grad::GradCx,
     movement::count,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
@@ -70,6 +71,21 @@ impl OpDef for OneHot {
         let inner: usize = dims[axis..].iter().product();
         let index = index_input(s, 0)?.dtype;
         crate::for_width!(s.input(1)?.dtype, T => Ok(one_hot::<T>(depth, inner, index)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let depth = x.number(DType::I64, x.sig.attrs.int("depth")? as f64);
+        let (mut indices, values) = (x.input(0)?.cast(DType::I64), x.input(1)?);
+        let scalar = x.sig.input(0)?.shape.rank() == 0;
+        if scalar {
+            // ONNX wants an axis.
+            indices = indices.reshape(&[1]);
+        }
+        let attrs = Attrs::new().with("axis", x.sig.attrs.int("axis")?);
+        let inputs = [Some(indices), Some(depth), Some(values)];
+        let y = x.node("OneHot", &inputs, attrs, &[values.dtype()])[0];
+        x.set(0, if scalar { y.reshape(&[x.sig.attrs.int("depth")?.max(0) as usize]) } else { y });
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

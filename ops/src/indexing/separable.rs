@@ -7,6 +7,7 @@
 use crate::{
     OpError,
     cpu::{Element, Float, par},
+    export::{Export, Term},
 };
 
 /// The taps of every output coordinate of one axis.
@@ -55,6 +56,17 @@ impl Taps {
             }
         }
         Taps::new(self.outputs(), &lists)
+    }
+
+    /// The map as a matrix, one row an output.
+    fn matrix(&self) -> Vec<f64> {
+        let mut m = vec![0.0; self.outputs() * self.inputs];
+        for o in 0..self.outputs() {
+            for t in self.start[o]..self.start[o + 1] {
+                m[o * self.inputs + self.index[t]] += self.weight[t];
+            }
+        }
+        m
     }
 
     fn outputs(&self) -> usize {
@@ -166,6 +178,19 @@ impl Separable {
             *y += weight * sum;
         }
     }
+}
+
+/// The transposed map of every axis as products with matrices in ONNX.
+pub(crate) fn written<'a>(x: &Export<'a>, v: Term<'a>, axes: &[Taps]) -> Result<Term<'a>, OpError> {
+    let rank = axes.len();
+    let mut v = v;
+    for (a, taps) in axes.iter().enumerate().filter(|(_, t)| !t.is_identity()) {
+        let m = x.tensor(v.dtype(), &[taps.outputs(), taps.inputs], &taps.matrix())?;
+        let mut swap: Vec<usize> = (0..rank).collect();
+        swap.swap(a, rank - 1);
+        v = v.transpose(&swap).with("MatMul", m).transpose(&swap);
+    }
+    Ok(v)
 }
 
 /// One entry of `axes` for each axis of extents `dims`: the map where one is given, otherwise the identity.

@@ -8,6 +8,7 @@ use crate::{
         CpuKernel,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     movement::{around, axis_attr, generate::zeros},
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
@@ -77,6 +78,13 @@ impl OpDef for TopK {
         } else {
             select::<T>(around, k, |a, b| a < b || (!a.nan() && b.nan()))
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let k = x.ints(&[attrs.int("k")?]);
+        let attrs = Attrs::new().with("axis", attrs.int("axis")?).with("largest", attrs.int("largest")?);
+        x.same_of("TopK", &[Some(x.input(0)?), Some(k)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

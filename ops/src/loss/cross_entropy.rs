@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, KernelError, lanes::LANES, math::Math, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -65,6 +66,17 @@ impl OpDef for SoftmaxCrossEntropyLoss {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
             forward::<T>(along, classes, reduction, labels, io)
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let inputs = [x.opt(0), x.opt(1), x.opt(2)];
+        let loss =
+            x.node("SoftmaxCrossEntropyLoss", &inputs, super::labels::exported(x)?, &[x.input(0)?.dtype()]);
+        x.set(0, loss[0]);
+        if x.used(1) {
+            x.set(1, x.input(0)?.reduce("ReduceLogSumExp", &[1], false));
+        }
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, columns, lanes, lanes::LANES, math::Math, par::Shared},
+    export::Export,
 };
 use graph::{DType, TensorType};
 
@@ -62,6 +63,20 @@ impl OpDef for SoftmaxCrossEntropyGrad {
             backward::<T>(along, classes, reduction, labels, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (scores, dims) = (x.input(0)?, x.dims(0)?);
+        let rows = super::labels::written(x, x.input(1)?, dims[1], x.opt(4), scores.dtype())?;
+        let line = [&[dims[0], 1], &dims[2..]].concat();
+        let probabilities = (scores - x.input(2)?.reshape(&line)).call("Exp");
+        let share = match x.opt(3) {
+            Some(dy) => rows.share(x, dy)?.reshape(&line),
+            None => rows.weight.reshape(&line) * 0.0,
+        };
+        let factor = x.opt(5).map_or(share, |d| share + d.reshape(&line));
+        x.set(0, probabilities * factor - rows.hot * share);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -3,6 +3,7 @@
 use crate::{
     OpError, Signature,
     cpu::{Float, Io, KernelError},
+    export::{Export, Term},
 };
 use graph::{Attrs, DType, Dim, Shape, TensorType};
 
@@ -102,6 +103,58 @@ impl Classes {
         let weight = |i| self.weighed(labels.get(i), weights).map_or(0.0, |(_, w)| w.to_f64());
         (0..labels.len()).map(weight).sum()
     }
+}
+
+/// The attributes of ONNX's losses.
+pub(super) fn exported(x: &Export<'_>) -> Result<Attrs, OpError> {
+    let attrs = Attrs::new().with("reduction", x.sig.attrs.str_or("reduction", "mean")?);
+    Ok(match x.sig.attrs.opt_int("ignore_index")? {
+        Some(i) => attrs.with("ignore_index", i),
+        None => attrs,
+    })
+}
+
+/// What a gradient needs of the labels, written in ONNX.
+pub(super) struct Written<'a> {
+    /// 1 at each row's class along axis 1.
+    pub(super) hot: Term<'a>,
+    /// Weight of each row, 0 where the label counts nothing.
+    pub(super) weight: Term<'a>,
+    axes: Vec<i64>,
+}
+
+impl<'a> Written<'a> {
+    /// Each row's share of the cotangent.
+    pub(super) fn share(&self, x: &Export<'a>, dy: Term<'a>) -> Result<Term<'a>, OpError> {
+        let total = || self.weight.sum(&self.axes, false);
+        let dy = if Reduction::of(x.sig.attrs)? == Reduction::Mean { dy / total() } else { dy };
+        Ok(self.weight * dy)
+    }
+}
+
+/// See [`Written`]; labels that are no class count nothing.
+pub(super) fn written<'a>(
+    x: &Export<'a>,
+    labels: Term<'a>,
+    classes: usize,
+    weights: Option<Term<'a>>,
+    dtype: DType,
+) -> Result<Written<'a>, OpError> {
+    let rank = x.sig.inputs.iter().flatten().find(|t| matches!(t.dtype, DType::I32 | DType::I64));
+    let rank = rank.map_or(1, |t| t.shape.rank() as i64);
+    let labels = labels.cast(DType::I64);
+    let mut counts = labels.at_least(0.0).and(labels.less(classes as f64));
+    if let Some(ignore) = x.sig.attrs.opt_int("ignore_index")? {
+        counts = counts.and(labels.equals(ignore as f64).call("Not"));
+    }
+    let class = counts.pick(labels, 0.0);
+    let weight = counts.cast(dtype);
+    let weight = weights.map_or(weight, |w| weight * x.call("Gather", &[w, class], Attrs::new()));
+    let depth = x.number(DType::I64, classes as f64);
+    let values = x.tensor(dtype, &[2], &[0.0, 1.0])?;
+    let inputs = [Some(class), Some(depth), Some(values)];
+    let hot = x.node("OneHot", &inputs, Attrs::new().with("axis", 1), &[dtype])[0];
+    Ok(Written { hot, weight, axes: (0..rank).collect() })
 }
 
 /// Checks scores `[N, C, d..]`, labels `[N, d..]` and optional weights `[C]` at these inputs; returns the type of a row of losses.

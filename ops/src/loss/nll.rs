@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Float, Io, KernelError},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
@@ -65,6 +66,10 @@ impl OpDef for NegativeLogLikelihoodLoss {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
             forward::<T>(along, classes, reduction, labels, io)
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("NegativeLogLikelihoodLoss", super::labels::exported(x)?)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -166,6 +171,15 @@ impl OpDef for NegativeLogLikelihoodGrad {
             }
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (dy, labels) = (x.input(1)?, x.dims(0)?);
+        let classes = x.sig.attrs.int("classes")?.max(0) as usize;
+        let rows = super::labels::written(x, x.input(0)?, classes, x.opt(2), dy.dtype())?;
+        let line = [&[labels[0], 1], &labels[1..]].concat();
+        x.set(0, -(rows.hot * rows.share(x, dy)?.reshape(&line)));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

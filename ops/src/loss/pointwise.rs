@@ -9,6 +9,7 @@ use crate::{
         math::Math,
         par::{GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
 };
 use graph::{Attrs, Shape, TensorType};
@@ -120,7 +121,8 @@ fn each<T: Math>(f: impl Fn(T, T) -> T + Send + Sync + 'static) -> CpuKernel {
 
 macro_rules! loss {
     ($name:ident, $grad:ident, $text:literal, $grad_text:literal, $flops:literal, $range:expr, $target:expr,
-     |$x:ident, $t:ident| $value:expr, |$gx:ident, $gt:ident| $slope:expr, $target_gradient:expr) => {
+     |$x:ident, $t:ident| $value:expr, |$gx:ident, $gt:ident| $slope:expr, $target_gradient:expr,
+     |$wx:ident, $wt:ident| $written:expr, |$vx:ident, $vt:ident| $written_slope:expr) => {
         impl OpDef for $name {
             fn name(&self) -> &'static str {
                 $text
@@ -155,6 +157,13 @@ macro_rules! loss {
                 crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(mean::<T>(#[inline(always)] |$x: T, $t: T| $value)))
             }
 
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let ($wx, $wt) = (x.input(0)?, x.input(1)?);
+                let axes: Vec<i64> = (0..x.dims(0)?.len() as i64).collect();
+                x.set(0, ($written).reduce("ReduceMean", &axes, false));
+                Ok(())
+            }
+
             fn cases(&self) -> Vec<Case> {
                 cases($range, $target)
             }
@@ -183,6 +192,13 @@ macro_rules! loss {
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(each::<T>(#[inline(always)] |$gx: T, $gt: T| $slope)))
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                let ($vx, $vt, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+                let n: usize = x.dims(0)?.iter().product();
+                x.set(0, ($written_slope) * (dy / n as f64));
+                Ok(())
             }
 
             fn cases(&self) -> Vec<Case> {
@@ -224,7 +240,9 @@ loss!(
         let dt = g.b.call("MseLossGrad", &[t, x, dy])?;
         g.set(1, dt);
         Ok(())
-    }
+    },
+    |x, t| (x - t) * (x - t),
+    |x, t| (x - t) * 2.0
 );
 
 loss!(
@@ -237,7 +255,9 @@ loss!(
     target(),
     |x, t| x.vsoftplus() - x * t,
     |x, t| x.vsigmoid() - t,
-    no_target
+    no_target,
+    |x, t| x.call("Softplus") - x * t,
+    |x, t| x.call("Sigmoid") - t
 );
 
 loss!(
@@ -253,5 +273,7 @@ loss!(
         -(t * x.vln().larger(least) + (1.0 - t) * (-x).vln_1p().larger(least))
     },
     |x, t| (x - t) / (x * (1.0 - x)).larger(Math::of(1e-12)),
-    no_target
+    no_target,
+    |x, t| -(t * x.call("Log").with("Max", -100.0) + (1.0 - t) * (1.0 - x).call("Log").with("Max", -100.0)),
+    |x, t| (x - t) / (x * (1.0 - x)).with("Max", 1e-12)
 );

@@ -11,6 +11,7 @@ use crate::{
         math::Math,
         par::Shared,
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -131,6 +132,10 @@ impl OpDef for Softmax {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Softmax", Attrs::new().with("axis", x.sig.attrs.int("axis")?))
+    }
+
     fn cases(&self) -> Vec<Case> {
         cases(1)
     }
@@ -167,6 +172,10 @@ impl OpDef for LogSoftmax {
             log_softmax::<T>(along, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("LogSoftmax", Attrs::new().with("axis", x.sig.attrs.int("axis")?))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -210,6 +219,12 @@ impl OpDef for SoftmaxGrad {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (y, dy) = (x.input(0)?, x.input(1)?);
+        x.set(0, y * (dy - (y * dy).sum(&[x.sig.attrs.int("axis")?], true)));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         cases(2)
     }
@@ -249,6 +264,12 @@ impl OpDef for LogSoftmaxGrad {
             );
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (y, dy) = (x.input(0)?, x.input(1)?);
+        x.set(0, dy - y.call("Exp") * dy.sum(&[x.sig.attrs.int("axis")?], true));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

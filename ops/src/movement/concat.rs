@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -87,6 +88,10 @@ impl OpDef for Concat {
             return Err(OpError::invalid("the output does not have the inputs' extents"));
         }
         Ok(copy_kernel(s.input(0)?.dtype, false, parts))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Concat", Attrs::new().with("axis", x.sig.attrs.int("axis")?))
     }
 
     fn cases(&self) -> Vec<Case> {

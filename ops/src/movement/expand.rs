@@ -6,6 +6,7 @@ use crate::{
     case::Case,
     cpu::CpuKernel,
     elementwise::binary::broadcast,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -65,6 +66,11 @@ impl OpDef for Expand {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         Ok(copy_kernel(s.input(0)?.dtype, false, vec![Part { input: 0, output: 0, copy: copy(s)? }]))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let shape = x.ints(x.sig.attrs.ints("shape")?);
+        x.same_of("Expand", &[Some(x.input(0)?), Some(shape)], Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -8,6 +8,7 @@ use crate::{
     case::Case,
     cpu::{CpuKernel, Element, par},
     elementwise::binary::Wrapping,
+    export::Export,
     onnx::{ImportCx, OnnxRule, onnx_dtype, rules},
 };
 use graph::{Attr, Attrs, DType, Literal, TensorType, ValueId};
@@ -50,6 +51,13 @@ impl OpDef for Fill {
                 Ok(())
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let value = scalar_attr(x.sig, "value")?;
+        let value = value.reshaped(vec![1]).map_err(|e| OpError::invalid(e.to_string()))?;
+        let shape = x.ints(x.sig.attrs.ints("shape")?);
+        x.same_of("ConstantOfShape", &[Some(shape)], Attrs::new().with("value", value))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -108,6 +116,21 @@ impl OpDef for Range {
                 Ok(())
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (start, delta) = (scalar_attr(x.sig, "start")?, scalar_attr(x.sig, "delta")?);
+        let (dtype, n) = (start.dtype(), x.sig.attrs.int("count")?);
+        let number = |l: &Literal| l.reshaped(Vec::new()).map_err(|e| OpError::invalid(e.to_string()));
+        let (start, delta) = (number(start)?, number(delta)?);
+        // Half a step before the end, so that rounding cannot change the number of elements.
+        let steps = if dtype.is_float() { (n as f64 - 0.5).max(0.0) } else { n as f64 };
+        let limit = match (start.to_ints(), delta.to_ints()) {
+            (Some(a), Some(d)) => Literal::ints(&[a[0].wrapping_add(d[0].wrapping_mul(n))]),
+            _ => Literal::scalar(dtype, start.to_floats()[0] + steps * delta.to_floats()[0]),
+        };
+        let limit = x.constant(number(&limit)?).cast(dtype);
+        x.same_of("Range", &[Some(x.constant(start)), Some(limit), Some(x.constant(delta))], Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -169,6 +192,14 @@ impl OpDef for Eye {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let like =
+            x.zeros(DType::F32, &[attrs.int("rows")?.max(0) as usize, attrs.int("cols")?.max(0) as usize]);
+        let code = crate::export::code(attrs.dtype("dtype")?);
+        x.same_of("EyeLike", &[Some(like)], Attrs::new().with("dtype", code).with("k", attrs.int("k")?))
+    }
+
     fn cases(&self) -> Vec<Case> {
         let of = |r: i64, c: i64, k: i64, d: DType| {
             Attrs::new().with("rows", r).with("cols", c).with("k", k).with("dtype", d)
@@ -215,6 +246,10 @@ impl OpDef for ShapeOf {
             io.output::<i64>(0).copy_from_slice(&dims);
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Shape", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -264,6 +299,10 @@ impl OpDef for Size {
             io.output::<i64>(0)[0] = n;
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Size", Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {

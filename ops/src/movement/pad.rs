@@ -10,6 +10,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     indexing::separable::{Separable, Taps, axes_of},
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},
@@ -104,6 +105,16 @@ impl OpDef for Pad {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let mut inputs = vec![Some(x.input(0)?), Some(x.ints(attrs.ints("pads")?))];
+        if let Some(v) = attrs.opt_tensor("value")? {
+            let scalar = v.reshaped(Vec::new()).map_err(|e| OpError::invalid(e.to_string()))?;
+            inputs.push(Some(x.constant(scalar)));
+        }
+        x.same_of("Pad", &inputs, Attrs::new().with("mode", attrs.str_or("mode", "constant")?))
+    }
+
     fn cases(&self) -> Vec<Case> {
         let of = |mode: &str, pads: &[i64]| Attrs::new().with("mode", mode).with("pads", pads);
         let image = &[1, 2, 3, 4];
@@ -163,6 +174,13 @@ impl OpDef for PadGrad {
                 Ok(())
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let dims = extents_attr(x.sig, "shape")?;
+        let taps = taps(&dims, &pads(x.sig, dims.len())?, Mode::of(x.sig)?)?;
+        x.set(0, crate::indexing::separable::written(x, x.input(0)?, &taps)?);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, View, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},
 };
@@ -63,6 +64,11 @@ impl OpDef for Reshape {
         let n = count(&s.dims(0)?, x.dtype)?;
         let copy = Strided::new(&[n], &[1], &[1], 0, 0);
         Ok(copy_kernel(x.dtype, false, vec![Part { input: 0, output: 0, copy }]))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let shape = x.ints(x.sig.attrs.ints("shape")?);
+        x.same_of("Reshape", &[Some(x.input(0)?), Some(shape)], Attrs::new().with("allowzero", 1))
     }
 
     fn cases(&self) -> Vec<Case> {

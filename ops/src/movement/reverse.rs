@@ -4,6 +4,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, KernelError, par},
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     onnx::{OnnxRule, normalize_axis, rules},
@@ -67,6 +68,11 @@ impl OpDef for ReverseSequence {
         };
         let len = dims[2..].iter().product();
         crate::for_width!(s.input(0)?.dtype, T => Ok(reverse::<T>(first, second, len, axis == 0)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let time = time_axis(x.sig)? as i64;
+        x.same("ReverseSequence", Attrs::new().with("time_axis", time).with("batch_axis", 1 - time))
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::{
     Builder, Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -54,6 +55,21 @@ impl OpDef for Slice {
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let (copy, _) = copy(s.attrs, &s.dims(0)?)?;
         Ok(copy_kernel(s.input(0)?.dtype, false, vec![Part { input: 0, output: 0, copy }]))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        if attrs.ints("axes")?.is_empty() {
+            x.set(0, x.input(0)?);
+            return Ok(());
+        }
+        // In ONNX -1 is the last element: the place before the first one lies beyond every extent.
+        let end = |e: &i64| if *e == -1 { i64::MIN / 2 } else { *e };
+        let ends: Vec<i64> = attrs.ints("ends")?.iter().map(end).collect();
+        let [starts, ends, axes, steps] =
+            [attrs.ints("starts")?, &ends, attrs.ints("axes")?, attrs.ints("steps")?]
+                .map(|l| Some(x.ints(l)));
+        x.same_of("Slice", &[Some(x.input(0)?), starts, ends, axes, steps], Attrs::new())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -107,6 +123,32 @@ impl OpDef for SliceGrad {
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let (_, copy) = copy(s.attrs, &extents_attr(s, "shape")?)?;
         Ok(copy_kernel(s.input(0)?.dtype, true, vec![Part { input: 0, output: 0, copy }]))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (mut v, shape) = (x.input(0)?, extents_attr(x.sig, "shape")?);
+        let mut dims = x.dims(0)?;
+        for t in taken(x.sig.attrs, &Shape::from(&shape))? {
+            let rank = dims.len();
+            let mut to = dims.clone();
+            to[t.axis] = shape[t.axis];
+            if t.step == 1 {
+                let mut pads = vec![0i64; 2 * rank];
+                pads[t.axis] = t.start;
+                pads[rank + t.axis] = shape[t.axis] as i64 - t.start - t.count as i64;
+                v = x.call("Pad", &[v, x.ints(&pads)], Attrs::new());
+            } else {
+                let at: Vec<i64> = (0..t.count as i64).map(|i| t.start + i * t.step).collect();
+                let mut line = vec![1; rank];
+                line[t.axis] = t.count;
+                let at = x.ints(&at).reshape(&line).expand(&dims);
+                let attrs = Attrs::new().with("axis", t.axis as i64);
+                v = x.call("ScatterElements", &[x.zeros(v.dtype(), &to), at, v], attrs);
+            }
+            dims = to;
+        }
+        x.set(0, v);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

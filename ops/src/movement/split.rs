@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, View, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
 };
@@ -91,6 +92,12 @@ impl OpDef for Split {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         Ok(copy_kernel(s.input(0)?.dtype, false, parts(s)?))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let split = x.ints(x.sig.attrs.ints("split")?);
+        let attrs = Attrs::new().with("axis", x.sig.attrs.int("axis")?);
+        x.same_of("Split", &[Some(x.input(0)?), Some(split)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

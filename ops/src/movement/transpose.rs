@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -65,6 +66,10 @@ impl OpDef for Transpose {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         Ok(copy_kernel(s.input(0)?.dtype, false, vec![Part { input: 0, output: 0, copy: copy(s)? }]))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("Transpose", Attrs::new().with("perm", x.sig.attrs.ints("perm")?))
     }
 
     fn cases(&self) -> Vec<Case> {

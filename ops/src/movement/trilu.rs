@@ -7,10 +7,11 @@ use crate::{
         CpuKernel, Element,
         par::{self, GRAIN, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
-use graph::{Attrs, TensorType};
+use graph::{Attrs, DType, TensorType};
 
 /// The last two axes with zeros below (`upper`) or above diagonal `k`.
 pub struct Trilu;
@@ -57,6 +58,12 @@ impl OpDef for Trilu {
         let all = dims.iter().product::<usize>() / cols.max(1);
         let (upper, k) = (s.attrs.int("upper")? != 0, s.attrs.int("k")?);
         crate::for_width!(s.input(0)?.dtype, T => Ok(triangle::<T>(all, rows, cols, upper, k)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let k = x.number(DType::I64, x.sig.attrs.int("k")? as f64);
+        let attrs = Attrs::new().with("upper", x.sig.attrs.int("upper")?);
+        x.same_of("Trilu", &[Some(x.input(0)?), Some(k)], attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, columns, lanes, par, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
@@ -56,6 +57,20 @@ impl OpDef for BatchNormTraining {
             train::<T>(d, eps, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, dims, eps) = (x.input(0)?, x.dims(0)?, eps(x.sig.attrs)?);
+        let (line, axes) = super::channels::line_and_axes(&dims);
+        let mean = v.reduce("ReduceMean", &axes, true);
+        let d = v - mean;
+        let var = (d * d).reduce("ReduceMean", &axes, true);
+        let inverse = 1.0 / (var + eps).call("Sqrt");
+        x.set(0, d * (x.input(1)?.reshape(&line) * inverse) + x.input(2)?.reshape(&line));
+        for (i, s) in [mean, var, inverse].into_iter().enumerate() {
+            x.set(i + 1, s.reshape(&[dims[1]]));
+        }
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -232,6 +247,10 @@ impl OpDef for BatchNormInference {
             infer_kernel::<T>(d, eps, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.same("BatchNormalization", Attrs::new().with("epsilon", eps(x.sig.attrs)?))
     }
 
     fn cases(&self) -> Vec<Case> {

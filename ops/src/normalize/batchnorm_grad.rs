@@ -8,6 +8,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, columns, lanes, lanes::LANES, par, par::Shared},
+    export::Export,
     loss::same_shape,
 };
 use graph::{Attrs, TensorType};
@@ -56,6 +57,40 @@ impl OpDef for BatchNormGrad {
             backward::<T>(d, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        // As the kernel: dx = dy * a - constant - (x - mean) * slope.
+        let (v, dims) = (x.input(0)?, x.dims(0)?);
+        let (line, axes) = super::channels::line_and_axes(&dims);
+        let channel = |i: usize| x.opt(i).map(|t| t.reshape(&line));
+        let [scale, mean, inverse] = [1, 2, 3].map(|i| x.input(i).map(|t| t.reshape(&line)));
+        let (scale, mean, inverse) = (scale?, mean?, inverse?);
+        let d = v - mean;
+        let zero = scale * 0.0;
+        let (sum, product) = match x.opt(4) {
+            Some(dy) => (dy.sum(&axes, true), (dy * d).sum(&axes, true)),
+            None => (zero, zero),
+        };
+        let d_scale = product * inverse;
+        let mut first = sum * scale;
+        let mut second = d_scale * scale;
+        if let Some(d_mean) = channel(5) {
+            first = first - d_mean / inverse;
+        }
+        if let Some(d_inverse) = channel(7) {
+            second = second + d_inverse * inverse;
+        }
+        if let Some(d_var) = channel(6) {
+            second = second - d_var * 2.0 / (inverse * inverse);
+        }
+        let count = dims[0] * dims[2..].iter().product::<usize>();
+        let share = inverse / count as f64;
+        let rest = -(share * first) - d * (share * inverse * second);
+        x.set(0, x.opt(4).map_or(rest, |dy| dy * (scale * inverse) + rest));
+        x.set(1, d_scale.reshape(&[dims[1]]));
+        x.set(2, sum.reshape(&[dims[1]]));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -269,6 +304,23 @@ impl OpDef for BatchNormInferenceGrad {
             }
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (dy, dims, eps) = (x.input(4)?, x.dims(4)?, eps(x.sig.attrs)?);
+        let (line, axes) = super::channels::line_and_axes(&dims);
+        let (scale, mean) = (x.input(1)?.reshape(&line), x.input(2)?.reshape(&line));
+        let inverse = 1.0 / (x.input(3)?.reshape(&line) + eps).call("Sqrt");
+        let a = scale * inverse;
+        x.set(0, dy * a);
+        if let Some(v) = x.opt(0) {
+            let (sum, product) = (dy.sum(&axes, true), (dy * (v - mean)).sum(&axes, true));
+            let d_var = product * scale * (inverse * inverse * inverse) * -0.5;
+            for (i, d) in [product * inverse, sum, -(sum * a), d_var].into_iter().enumerate() {
+                x.set(i + 1, d.reshape(&[dims[1]]));
+            }
+        }
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

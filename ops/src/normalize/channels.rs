@@ -119,6 +119,13 @@ pub(super) fn lanes_of<T: Float>(f: impl Fn(usize) -> T) -> Row<T> {
 /// Sums down the columns of a group; see [`columns::sums`].
 pub(super) use columns::sums as column_sums;
 
+/// The shape in which one number a channel is broadcast to these extents, and the axes of which a channel consists.
+pub(super) fn line_and_axes(dims: &[usize]) -> (Vec<usize>, Vec<i64>) {
+    let mut line = vec![1; dims.len()];
+    line[1] = dims[1];
+    (line, (0..dims.len() as i64).filter(|a| *a != 1).collect())
+}
+
 /// Checks that x is `[N, C, d..]` and each of `params` (input, name) is `[C]` of its dtype; returns the types of both.
 pub(super) fn infer_channels(
     s: &Signature<'_>,

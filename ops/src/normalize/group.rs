@@ -10,6 +10,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, lanes, par, par::Shared},
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     onnx::{ImportCx, OnnxRule, rules},
@@ -82,6 +83,17 @@ fn import_group(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     emit(cx, groups, scale, bias)
 }
 
+/// For ONNX: x as [sample, group, channel of the group, element], the shapes of one number a channel and of one a group, and the elements
+/// of a group.
+type Boxes = (Vec<usize>, Vec<usize>, Vec<usize>, f64);
+
+fn boxes(x: &Export<'_>, dims: &[usize]) -> Result<Boxes, OpError> {
+    let groups = x.sig.attrs.int("groups")?.max(1) as usize;
+    let (per, space) = (dims[1] / groups, dims[2..].iter().product::<usize>());
+    let count = (per * space) as f64;
+    Ok((vec![dims[0], groups, per, space], vec![1, groups, per, 1], vec![dims[0], groups], count))
+}
+
 impl OpDef for GroupNormalization {
     fn name(&self) -> &'static str {
         "GroupNormalization"
@@ -132,6 +144,20 @@ impl OpDef for GroupNormalization {
             forward::<T>(d, per_group, eps, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, dims) = (x.input(0)?, x.dims(0)?);
+        let (box_, line, row, _) = boxes(x, &dims)?;
+        let v = v.reshape(&box_);
+        let mean = v.reduce("ReduceMean", &[2, 3], true);
+        let d = v - mean;
+        let inverse = 1.0 / ((d * d).reduce("ReduceMean", &[2, 3], true) + eps(x.sig.attrs)?).call("Sqrt");
+        let y = d * (x.input(1)?.reshape(&line) * inverse) + x.input(2)?.reshape(&line);
+        x.set(0, y.reshape(&dims));
+        x.set(1, mean.reshape(&row));
+        x.set(2, inverse.reshape(&row));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -192,6 +218,29 @@ impl OpDef for GroupNormalizationGrad {
             backward::<T>(d, per_group, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let dims = x.dims(0)?;
+        let (box_, line, row, len) = boxes(x, &dims)?;
+        let one = [row[0], row[1], 1, 1];
+        let (scale, inverse) = (x.input(1)?.reshape(&line), x.input(3)?.reshape(&one));
+        let dy = x.input(4)?.reshape(&box_);
+        let d = (x.input(0)?.reshape(&box_) - x.input(2)?.reshape(&one)) * inverse;
+        let g = dy * scale;
+        let mut first = g.sum(&[2, 3], true);
+        let mut second = (g * d).sum(&[2, 3], true);
+        if let Some(d_mean) = x.opt(5) {
+            first = first - d_mean.reshape(&one) / inverse;
+        }
+        if let Some(d_inverse) = x.opt(6) {
+            second = second + d_inverse.reshape(&one) * inverse;
+        }
+        let share = inverse / len;
+        x.set(0, (g * inverse - share * first - d * (share * second)).reshape(&dims));
+        x.set(1, (dy * d).sum(&[0, 3], false).reshape(&[dims[1]]));
+        x.set(2, dy.sum(&[0, 3], false).reshape(&[dims[1]]));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

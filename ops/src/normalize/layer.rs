@@ -9,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io},
+    export::{Export, Term},
     grad::GradCx,
     loss::same_shape,
     onnx::{ImportCx, OnnxRule, normalize_axis, rules},
@@ -86,6 +87,36 @@ fn broadcast(cx: &mut ImportCx<'_, '_>, v: ValueId, axis: usize, dtype: DType) -
     cx.b.expand(v, &Shape(x.shape.0[axis..].to_vec()))
 }
 
+/// The normalised axes.
+fn last_axes(x: &Export<'_>) -> Result<Vec<i64>, OpError> {
+    Ok((x.sig.attrs.int("axis")?..x.sig.input(0)?.shape.rank() as i64).collect())
+}
+
+/// The axes of the rows.
+fn lead_axes(x: &Export<'_>) -> Result<Vec<i64>, OpError> {
+    Ok((0..x.sig.attrs.int("axis")?).collect())
+}
+
+/// The gradient to x as if the mean were 0, from x normalised (`d`); Σ dy scale of each row; and the length of a row.
+fn row_gradient<'a>(
+    x: &Export<'a>,
+    dy: Term<'a>,
+    scale: Term<'a>,
+    d: Term<'a>,
+    inverse: Term<'a>,
+    d_inverse: Option<Term<'a>>,
+) -> Result<(Term<'a>, Term<'a>, f64), OpError> {
+    let axes = last_axes(x)?;
+    let dims = x.dims(0)?;
+    let len = axes.iter().map(|a| dims[*a as usize]).product::<usize>() as f64;
+    let g = dy * scale;
+    let mut second = (g * d).sum(&axes, true);
+    if let Some(d_inverse) = d_inverse {
+        second = second + d_inverse * inverse;
+    }
+    Ok((g * inverse - d * (inverse / len * second), g.sum(&axes, true), len))
+}
+
 impl OpDef for LayerNormalization {
     fn name(&self) -> &'static str {
         "LayerNormalization"
@@ -154,6 +185,23 @@ impl OpDef for LayerNormalization {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (eps, axis) = (eps(x.sig.attrs)?, x.sig.attrs.int("axis")?);
+        if x.input(0)?.dtype() == DType::F32 {
+            return x.same("LayerNormalization", Attrs::new().with("axis", axis).with("epsilon", eps));
+        }
+        // ONNX's statistics are single precision.
+        let (v, axes) = (x.input(0)?, last_axes(x)?);
+        let mean = v.reduce("ReduceMean", &axes, true);
+        let d = v - mean;
+        let inverse = 1.0 / ((d * d).reduce("ReduceMean", &axes, true) + eps).call("Sqrt");
+        let y = d * inverse * x.input(1)?;
+        x.set(0, x.opt(2).map_or(y, |bias| y + bias));
+        x.set(1, mean);
+        x.set(2, inverse);
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let case = |name, axis: usize, x: &[usize]| {
             let attrs = Attrs::new().with("axis", axis as i64).with("eps", 1e-3);
@@ -208,6 +256,17 @@ impl OpDef for LayerNormalizationGrad {
             backward::<T, true>(rows, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, scale, mean, inverse, dy) = (x.input(0)?, x.input(1)?, x.input(2)?, x.input(3)?, x.input(4)?);
+        let d = (v - mean) * inverse;
+        let (dx, first, len) = row_gradient(x, dy, scale, d, inverse, x.opt(6))?;
+        let first = x.opt(5).map_or(first, |d_mean| first - d_mean / inverse);
+        x.set(0, dx - inverse / len * first);
+        x.set(1, (dy * d).sum(&lead_axes(x)?, false));
+        x.set(2, dy.sum(&lead_axes(x)?, false));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -284,6 +343,14 @@ impl OpDef for RmsNormalization {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, eps) = (x.input(0)?, eps(x.sig.attrs)?);
+        let inverse = 1.0 / ((v * v).reduce("ReduceMean", &last_axes(x)?, true) + eps).call("Sqrt");
+        x.set(0, v * inverse * x.input(1)?);
+        x.set(1, inverse);
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let case = |name, axis: usize, x: &[usize]| {
             let attrs = Attrs::new().with("axis", axis as i64).with("eps", 1e-3);
@@ -330,6 +397,14 @@ impl OpDef for RmsNormalizationGrad {
             backward::<T, false>(rows, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, scale, inverse, dy) = (x.input(0)?, x.input(1)?, x.input(2)?, x.input(3)?);
+        let d = v * inverse;
+        x.set(0, row_gradient(x, dy, scale, d, inverse, x.opt(4))?.0);
+        x.set(1, (dy * d).sum(&lead_axes(x)?, false));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -4,6 +4,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, Math, columns, lanes, par::Shared},
+    export::Export,
     grad::GradCx,
     loss::{Along, same_shape},
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},
@@ -88,6 +89,14 @@ impl OpDef for LpNormalization {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, axis) = (x.input(0)?, x.sig.attrs.int("axis")?);
+        let norm = v.reduce(if x.sig.attrs.int("p")? == 2 { "ReduceL2" } else { "ReduceL1" }, &[axis], true);
+        x.set(0, v * norm.equals(0.0).pick(0.0, 1.0 / norm));
+        x.set(1, norm);
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = |shape: &[usize]| CaseInput::float(shape, AWAY.clone());
         let case = |name, axis: i64, p: i64, shape: &[usize]| {
@@ -140,6 +149,17 @@ impl OpDef for LpNormalizationGrad {
             backward::<T>(along, square, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (y, norm, dy, axis) = (x.input(0)?, x.input(1)?, x.input(2)?, x.sig.attrs.int("axis")?);
+        let mut sum = (y * dy).sum(&[axis], true);
+        if let Some(d_norm) = x.opt(3) {
+            sum = sum - d_norm * norm;
+        }
+        let slope = if x.sig.attrs.int("p")? == 2 { y } else { y.call("Sign") };
+        x.set(0, (dy - sum * slope) * norm.equals(0.0).pick(0.0, 1.0 / norm));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

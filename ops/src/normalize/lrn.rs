@@ -11,6 +11,7 @@ use crate::{
         par,
         par::Shared,
     },
+    export::{Export, Term},
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
@@ -73,6 +74,25 @@ fn cases(make: impl Fn(&'static str, Attrs, &[usize]) -> Case) -> Vec<Case> {
     ]
 }
 
+/// The extents as images, channels, elements.
+fn flat(x: &Export<'_>) -> Result<[usize; 3], OpError> {
+    let dims = x.dims(0)?;
+    Ok([dims[0], dims[1], dims[2..].iter().product()])
+}
+
+/// For ONNX, whose own operator runtimes have for images and odd sizes only: x by [`flat`], and d, to which the sums over neighbouring
+/// channels are products with a band of ones.
+type Divisor<'a> = (Term<'a>, Rule, Term<'a>);
+
+fn divisor<'a>(x: &Export<'a>) -> Result<(Term<'a>, Divisor<'a>), OpError> {
+    let (rule, flat) = (Rule::of(x.sig.attrs)?, flat(x)?);
+    let (v, c) = (x.input(0)?.reshape(&flat), flat[1]);
+    let inside = |i: usize, j: usize| j + rule.down >= i && j <= i + rule.up;
+    let band: Vec<f64> = (0..c * c).map(|k| f64::from(u8::from(inside(k / c, k % c)))).collect();
+    let band = x.tensor(v.dtype(), &[c, c], &band)?;
+    Ok((v, (band.with("MatMul", v * v) * rule.alpha + rule.bias, rule, band)))
+}
+
 impl OpDef for Lrn {
     fn name(&self) -> &'static str {
         "LRN"
@@ -112,6 +132,12 @@ impl OpDef for Lrn {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, (d, rule, _)) = divisor(x)?;
+        x.set(0, (v * d.with("Pow", -rule.beta)).reshape(&x.dims(0)?));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         cases(|name, attrs, x| {
             Case::new(name, attrs, &[]).input(0, CaseInput::float(x, Fill::Uniform(-2.0, 2.0)))
@@ -148,6 +174,16 @@ impl OpDef for LrnGrad {
             backward::<T>(d, rule, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, (d, rule, band)) = divisor(x)?;
+        let (flat, dims) = (flat(x)?, x.dims(0)?);
+        let dy = x.input(1)?.reshape(&flat);
+        let scaled = dy * d.with("Pow", -rule.beta);
+        let back = band.turned(2).with("MatMul", v * scaled / d);
+        x.set(0, (scaled - v * back * (2.0 * rule.alpha * rule.beta)).reshape(&dims));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

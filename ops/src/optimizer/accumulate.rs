@@ -1,10 +1,11 @@
 //! Gradients accumulated over several steps.
 
-use super::{at_most, commits, keep, like_first, ok, read, scalar, state_type, write};
+use super::{at_most, commits, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write};
 use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 
@@ -51,6 +52,12 @@ impl OpDef for Accumulate {
         })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (a, g) = (x.input(0)?, x.input(1)?);
+        x.set(0, kept_unless_ok(x, 2, a, a + g));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let no = CaseInput { dtype: Some(DType::F32), ..CaseInput::float(&[], Fill::Values(vec![0.0])) };
         vec![
@@ -86,6 +93,11 @@ impl OpDef for Reset {
             io.output_bytes(0).fill(0);
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        x.set(0, x.zeros(x.input(0)?.dtype(), &x.dims(0)?));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,10 +1,13 @@
 //! Adam and AdamW.
 
-use super::{at_most, commits, gradient_scale, keep, like_first, ok, read, scalar, state_type, write};
+use super::{
+    at_most, commits, gradient_scale, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write,
+};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 
@@ -83,6 +86,33 @@ impl OpDef for Adam {
             step::<T>(rule, io);
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (rule, p, m, v) = (Rule::of(x.sig.attrs)?, x.input(0)?, x.input(3)?, x.input(4)?);
+        let dtype = p.dtype();
+        // What is the same for all elements is computed in double precision, as the kernel does.
+        let (lr, step) = (x.input(2)?.cast(DType::F64), x.input(5)?.cast(DType::F64).with("Max", 1.0));
+        let correction = |beta: f64| 1.0 - x.number(DType::F64, beta).with("Pow", step);
+        let size = (lr / correction(rule.beta1)).cast(dtype);
+        let root = correction(rule.beta2).call("Sqrt").cast(dtype);
+        let mut g = x.input(1)?;
+        if let Some(scale) = x.opt(6) {
+            g = g * scale.cast(dtype);
+        }
+        let mut from = p;
+        if rule.decoupled {
+            from = p * (1.0 - lr * rule.decay).cast(dtype);
+        } else if rule.decay != 0.0 {
+            g = g + p * rule.decay;
+        }
+        let new_m = m + (g - m) * (1.0 - rule.beta1);
+        let new_v = v * rule.beta2 + g * g * (1.0 - rule.beta2);
+        let new_p = from - size * new_m / (new_v.call("Sqrt") / root + rule.eps);
+        for (i, (old, new)) in [(p, new_p), (m, new_m), (v, new_v)].into_iter().enumerate() {
+            x.set(i, kept_unless_ok(x, 7, old, new));
+        }
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

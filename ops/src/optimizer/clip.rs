@@ -5,6 +5,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, Shape, TensorType};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +53,19 @@ impl OpDef for IsFinite {
             io.output::<f32>(0)[0] = if finite { 1.0 } else { 0.0 };
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let mut bad = x.number(DType::F32, 0.0);
+        for i in 0..x.sig.inputs.len() {
+            let Some(v) = x.opt(i) else { continue };
+            // An infinity less itself is NaN.
+            let nan = v.with("Sub", v).is_nan();
+            let axes: Vec<i64> = (0..x.sig.input(i)?.shape.rank() as i64).collect();
+            bad = bad + nan.cast(DType::F32).sum(&axes, false);
+        }
+        x.set(0, bad.equals(0.0).cast(DType::F32));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -129,6 +143,13 @@ impl OpDef for SumSquares {
                })))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let axes: Vec<i64> = (0..x.sig.input(0)?.shape.rank() as i64).collect();
+        let wide = x.input(0)?.cast(DType::F64);
+        x.set(0, (wide * wide).sum(&axes, false).cast(DType::F32));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         vec![
             Case::new("matrix", Attrs::new(), &[&[4, 15]]),
@@ -196,6 +217,18 @@ impl OpDef for ClipScale {
             io.output::<f32>(0)[0] = (pre_scale * factor) as f32;
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (attrs, mut sum) = (x.sig.attrs, x.number(DType::F64, 0.0));
+        for i in 0..x.sig.inputs.len() {
+            sum = sum + x.input(i)?.cast(DType::F64);
+        }
+        let pre_scale = attrs.float_or("pre_scale", 1.0)?;
+        let norm = sum.call("Sqrt") * pre_scale;
+        let ratio = attrs.float_or("max_norm", f64::INFINITY)? / (norm + 1e-6);
+        x.set(0, (ratio.greater(1.0).pick(1.0, ratio) * pre_scale).cast(DType::F32));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

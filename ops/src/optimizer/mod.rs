@@ -14,6 +14,7 @@ mod tests;
 use crate::{
     Facts, OpError, Signature,
     cpu::{Float, Io, par::Shared},
+    export::{Export, Term},
 };
 use graph::{DType, TensorType};
 
@@ -51,6 +52,11 @@ fn at_most(s: &Signature<'_>, n: usize) -> Result<(), OpError> {
         return Err(OpError::invalid(format!("at most {n} inputs, not {}", s.inputs.len())));
     }
     Ok(())
+}
+
+/// The new version in ONNX, or the old one where input `i` says that the step does not count.
+fn kept_unless_ok<'a>(x: &Export<'a>, i: usize, old: Term<'a>, new: Term<'a>) -> Term<'a> {
+    x.opt(i).map_or(new, |ok| ok.equals(0.0).pick(old, new))
 }
 
 fn commits(pairs: &[(usize, usize)]) -> Facts {

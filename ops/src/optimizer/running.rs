@@ -1,10 +1,11 @@
 //! Running statistics of normalisation layers.
 
-use super::{at_most, commits, keep, like_first, ok, read, scalar, state_type, write};
+use super::{at_most, commits, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, lanes, par, par::Shared},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 
@@ -82,6 +83,14 @@ impl OpDef for RunningUpdate {
             });
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (r, b) = (x.input(0)?, x.input(1)?);
+        let momentum = x.sig.attrs.float_or("momentum", 0.9)?;
+        let share = (1.0 - momentum) * x.sig.attrs.float_or("scale", 1.0)?;
+        x.set(0, kept_unless_ok(x, 2, r, r * momentum + b * share));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,10 +1,13 @@
 //! Stochastic gradient descent with momentum.
 
-use super::{at_most, commits, gradient_scale, keep, like_first, ok, read, scalar, state_type, write};
+use super::{
+    at_most, commits, gradient_scale, keep, kept_unless_ok, like_first, ok, read, scalar, state_type, write,
+};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, Io, lanes, par},
+    export::Export,
 };
 use graph::{Attrs, DType, TensorType};
 
@@ -79,6 +82,26 @@ impl OpDef for Sgd {
                 Ok(())
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (p, mut g, attrs) = (x.input(0)?, x.input(1)?, x.sig.attrs);
+        let lr = x.input(2)?.cast(p.dtype());
+        if let Some(scale) = x.opt(4) {
+            g = g * scale.cast(p.dtype());
+        }
+        let decay = attrs.float_or("weight_decay", 0.0)?;
+        if decay != 0.0 {
+            g = g + p * decay;
+        }
+        if let Some(buffer) = x.opt(3) {
+            let momentum = attrs.float_or("momentum", 0.0)?;
+            let new = buffer * momentum + g * (1.0 - attrs.float_or("dampening", 0.0)?);
+            g = if attrs.int_or("nesterov", 0)? != 0 { g + new * momentum } else { new };
+            x.set(1, kept_unless_ok(x, 5, buffer, new));
+        }
+        x.set(0, kept_unless_ok(x, 5, p, p - lr * g));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -1,6 +1,8 @@
 //! AveragePool: means or sums under sliding windows, and their gradient.
 
-use super::{gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs};
+use super::{
+    export, gradient_attrs, import_window, max::window_flops, pooled, slide, unpooled, window_attrs,
+};
 use crate::{
     OpDef, OpError, Signature, Work,
     case::Case,
@@ -8,6 +10,7 @@ use crate::{
         CpuKernel, Float,
         par::{self, Piece, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
     product::window::Slide,
@@ -59,6 +62,10 @@ impl OpDef for AveragePool {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(kernel::<T>(planes, slide, counts, false)))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::average_pool(x, Divide::of(x.sig.attrs)? == Divide::Nothing)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let d = |a: Attrs, divide: &str| a.with("divide", divide);
         let padded = window_attrs(&[3, 2], &[2, 1], &[1, 1, 1, 0], &[1, 1], false);
@@ -78,6 +85,11 @@ impl OpDef for AveragePool {
                 "dilated, one axis",
                 d(window_attrs(&[2], &[3], &[1, 1], &[2], false), "elements"),
                 &[&[2, 1, 9]],
+            ),
+            Case::new(
+                "longer than an axis",
+                d(window_attrs(&[3, 1], &[3, 1], &[0; 4], &[1, 1], false), "elements"),
+                &[&[1, 2, 2, 2]],
             ),
             Case::new(
                 "three axes",
@@ -117,6 +129,12 @@ impl OpDef for AveragePoolGrad {
         let (planes, slide) = slide(s, &s.out_dims(0)?, &s.dims(0)?)?;
         let counts = Counts::new(&slide, Divide::of(s.attrs)?);
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(kernel::<T>(planes, slide, counts, true)))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (_, slide) = slide(x.sig, &x.sig.out_dims(0)?, &x.dims(0)?)?;
+        let counts = Counts::new(&slide, Divide::of(x.sig.attrs)?);
+        export::average_pool_gradient(x, &counts.elements())
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -177,6 +195,15 @@ impl Counts {
             let of = |o: usize| (0..s.kernel[a]).filter(|k| counts(o, *k)).count().max(1);
             if divide == Divide::Nothing { vec![1; s.small[a]] } else { (0..s.small[a]).map(of).collect() }
         }))
+    }
+}
+
+impl Counts {
+    /// The number of positions that count, window by window in row-major order.
+    fn elements(&self) -> Vec<f64> {
+        let [d, h, w] = &self.0;
+        let rows = d.iter().flat_map(|d| h.iter().map(move |h| d * h));
+        rows.flat_map(|n| w.iter().map(move |w| (n * w) as f64)).collect()
     }
 }
 

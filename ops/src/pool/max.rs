@@ -2,7 +2,7 @@
 //!
 //! The gradient needs only the position inside the window, one byte an output for all common kernels; ONNX's `Indices` follow from it.
 
-use super::{arguments, gradient_attrs, import_window, pooled, slide, unpooled, window_attrs};
+use super::{arguments, export, gradient_attrs, import_window, pooled, slide, unpooled, window_attrs};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
@@ -10,6 +10,7 @@ use crate::{
         CpuKernel, Element, Float,
         par::{self, Piece, Shared},
     },
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
     product::window::Slide,
@@ -62,6 +63,10 @@ impl OpDef for MaxPool {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::max_pool(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let x = |shape: &[usize]| CaseInput::float(shape, Fill::Distinct { spacing: 0.05 });
         let case = |name, attrs, shape: &[usize]| Case::new(name, attrs, &[]).input(0, x(shape));
@@ -78,6 +83,11 @@ impl OpDef for MaxPool {
                 "three axes",
                 window_attrs(&[2, 1, 2], &[1, 2, 2], &[0; 6], &[1, 1, 1], false),
                 &[1, 2, 2, 3, 4],
+            ),
+            case(
+                "longer than an axis",
+                window_attrs(&[2, 2], &[2, 2], &[0; 4], &[1, 1], false),
+                &[1, 2, 1, 4],
             ),
             case("large kernel", window_attrs(&[260], &[2], &[258, 0], &[1], false), &[1, 1, 7]),
             case("no images", window_attrs(&[2], &[1], &[0, 0], &[1], false), &[0, 2, 3]),
@@ -112,6 +122,10 @@ impl OpDef for MaxPoolGrad {
             DType::U8 => Ok(grad_kernel::<T, u8>(planes, slide)),
             _ => Ok(grad_kernel::<T, i32>(planes, slide)),
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::max_pool_gradient(x)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -166,6 +180,10 @@ impl OpDef for MaxPoolIndices {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::indices(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let attrs =
             window_attrs(&[2, 2], &[1, 2], &[1, 0, 0, 0], &[1, 1], false).with("size", &[3i64, 4][..]);
@@ -192,7 +210,7 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 }
 
 /// The dtype of positions: one byte while one value is left for "none".
-fn position_type(attrs: &Attrs) -> Result<DType, OpError> {
+pub(super) fn position_type(attrs: &Attrs) -> Result<DType, OpError> {
     let taps: i64 = arguments(attrs)?.0.kernel.iter().product();
     Ok(if taps < 255 { DType::U8 } else { DType::I32 })
 }

@@ -1,6 +1,7 @@
 //! Pools: maxima, means and norms over sliding windows.
 
 pub mod average;
+mod export;
 mod lp;
 pub mod max;
 pub mod roi;
@@ -34,7 +35,7 @@ fn pooled(attrs: &Attrs, x: &Shape) -> Result<Shape, OpError> {
     }
     let mut shape = x.0[..2].to_vec();
     for (i, d) in space.iter().enumerate() {
-        shape.push(window.count(i, d, ceil)?);
+        shape.push(window.pool_count(i, d, ceil)?);
     }
     Ok(Shape(shape))
 }
@@ -77,6 +78,8 @@ fn import_window(cx: &ImportCx<'_, '_>) -> Result<Attrs, OpError> {
     let ceil = cx.attrs.int_or("ceil_mode", 0)? != 0;
     Ok(window.attrs().with("kernel", kernel).with("ceil_mode", ceil))
 }
+
+use max::position_type;
 
 /// Canonical attributes for cases.
 fn window_attrs(kernel: &[i64], strides: &[i64], pads: &[i64], dilations: &[i64], ceil: bool) -> Attrs {

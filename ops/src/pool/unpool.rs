@@ -4,6 +4,7 @@ use crate::{
     Facts, OpDef, OpError, Signature,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, KernelError},
+    export::Export,
     grad::GradCx,
     loss::same_shape,
     onnx::{ImportCx, OnnxRule, rules},
@@ -67,6 +68,16 @@ impl OpDef for MaxUnpool {
             }
             Ok(())
         })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let shape: Vec<usize> = x.sig.attrs.ints("shape")?.iter().map(|d| *d as usize).collect();
+        let n: usize = x.dims(0)?.iter().product();
+        let v = x.input(0)?;
+        let flat = x.zeros(v.dtype(), &[shape.iter().product()]);
+        let inputs = [flat, x.input(1)?.reshape(&[n]), v.reshape(&[n])];
+        x.set(0, x.call("ScatterElements", &inputs, Attrs::new().with("axis", 0)).reshape(&shape));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

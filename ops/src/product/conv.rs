@@ -11,6 +11,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::CpuKernel,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -26,7 +27,17 @@ impl OpDef for Conv {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["Conv" => import_conv]
+        rules![
+            "Conv" => import_conv,
+            "ConvInteger" => |cx| {
+                let attrs = import_attrs(cx, 1)?;
+                super::integer::conv(cx, attrs)
+            },
+            "QLinearConv" => |cx| {
+                let attrs = import_attrs(cx, 3)?;
+                super::integer::quantized_conv(cx, attrs)
+            },
+        ]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
@@ -80,6 +91,11 @@ impl OpDef for Conv {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, false))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (window, group) = arguments(x.sig)?;
+        x.same("Conv", window.exported().with("group", group))
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -215,6 +231,15 @@ impl OpDef for ConvTranspose {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, true))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (window, group) = arguments(x.sig)?;
+        let mut attrs = window.exported().with("group", group);
+        if let Some(extra) = x.sig.attrs.opt_ints("output_padding")?.filter(|e| !e.is_empty()) {
+            attrs = attrs.with("output_padding", extra);
+        }
+        x.same("ConvTranspose", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -395,8 +420,8 @@ fn kernel<T: Product>(s: &Signature<'_>, transposed: bool) -> Result<CpuKernel, 
 }
 
 /// The spatial extents of the kernel: those of the weights, with which `kernel_shape` must agree.
-fn import_kernel(cx: &ImportCx<'_, '_>) -> Result<Vec<i64>, OpError> {
-    let kernel = kernel_of(&cx.ty(1)?.shape)?;
+fn import_kernel(cx: &ImportCx<'_, '_>, weights: usize) -> Result<Vec<i64>, OpError> {
+    let kernel = kernel_of(&cx.ty(weights)?.shape)?;
     match cx.attrs.opt_ints("kernel_shape")? {
         Some(k) if k != kernel => {
             Err(OpError::invalid(format!("kernel_shape is {k:?}, the weights have {kernel:?}")))
@@ -413,15 +438,20 @@ fn finish(cx: &mut ImportCx<'_, '_>, op: &str, attrs: Attrs) -> Result<(), OpErr
 }
 
 fn import_conv(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
-    let (x, kernel) = (cx.ty(0)?, import_kernel(cx)?);
+    let attrs = import_attrs(cx, 1)?;
+    finish(cx, "Conv", attrs)
+}
+
+/// Attributes of a convolution whose weights are input `weights`.
+fn import_attrs(cx: &ImportCx<'_, '_>, weights: usize) -> Result<Attrs, OpError> {
+    let (x, kernel) = (cx.ty(0)?, import_kernel(cx, weights)?);
     let window = Window::import(cx, &kernel, spatial(&x.shape)?)?;
-    let group = cx.attrs.int_or("group", 1)?;
-    finish(cx, "Conv", window.attrs().with("group", group))
+    Ok(window.attrs().with("group", cx.attrs.int_or("group", 1)?))
 }
 
 /// Resolves `auto_pad` and `output_shape` into `pads` and `output_padding`.
 fn import_transpose(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
-    let (x, kernel) = (cx.ty(0)?, import_kernel(cx)?);
+    let (x, kernel) = (cx.ty(0)?, import_kernel(cx, 1)?);
     let space = spatial(&x.shape)?;
     let auto = cx.attrs.str_or("auto_pad", "NOTSET")?.to_owned();
     let mut attrs = cx.attrs.clone();

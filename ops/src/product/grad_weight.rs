@@ -14,6 +14,7 @@ use crate::{
         CpuKernel,
         par::{self, Shared},
     },
+    export::Export,
 };
 use graph::{Attrs, TensorType};
 use pulp::{Simd, WithSimd};
@@ -72,6 +73,43 @@ impl OpDef for ConvGradWeight {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        // A convolution of x over images with dy as its kernel: strides and dilations change places, and so do images and channels.
+        let (window, group) = arguments(x.sig)?;
+        let g = group as usize;
+        let (xd, yd) = (x.dims(0)?, x.dims(1)?);
+        let (images, rank) = (xd[0], xd.len());
+        let (cg, fg) = (xd[1] / g, yd[1] / g);
+        let axes: Vec<usize> = (2..rank).collect();
+        let cut = |d: &[usize], per: usize| [&[images, g, per], &d[2..]].concat();
+        let joined = |a: usize, b: usize, d: &[usize]| [&[a, b], &d[2..]].concat();
+        let moved =
+            |first: [usize; 3]| [&first[..], &axes.iter().map(|a| a + 1).collect::<Vec<_>>()].concat();
+        let large = x.input(0)?.reshape(&cut(&xd, cg)).transpose(&moved([2, 1, 0])).reshape(&joined(
+            cg,
+            g * images,
+            &xd,
+        ));
+        let small = x.input(1)?.reshape(&cut(&yd, fg)).transpose(&moved([1, 2, 0])).reshape(&joined(
+            g * fg,
+            images,
+            &yd,
+        ));
+        let turned = Window {
+            kernel: yd[2..].iter().map(|d| *d as i64).collect(),
+            strides: window.dilations.clone(),
+            dilations: window.strides.clone(),
+            begin: window.begin.clone(),
+            end: window.end.clone(),
+        };
+        let mut dw = x.call("Conv", &[large, small], turned.exported().with("group", group));
+        let ends = x.ints(&window.kernel);
+        let cuts: Vec<i64> = axes.iter().map(|a| *a as i64).collect();
+        dw = x.call("Slice", &[dw, x.ints(&vec![0; rank - 2]), ends, x.ints(&cuts)], Attrs::new());
+        x.set(0, dw.transpose(&[&[1, 0], &axes[..]].concat()));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -8,6 +8,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Float, par},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -92,6 +93,16 @@ impl OpDef for Gemm {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (attrs, (ta, tb)) = (x.sig.attrs, transposed(x.sig.attrs)?);
+        let attrs = Attrs::new()
+            .with("alpha", attrs.float_or("alpha", 1.0)?)
+            .with("beta", attrs.float_or("beta", 1.0)?)
+            .with("transA", ta)
+            .with("transB", tb);
+        x.same("Gemm", attrs)
     }
 
     fn cases(&self) -> Vec<Case> {

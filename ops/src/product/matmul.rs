@@ -6,6 +6,7 @@ use crate::{
     case::Case,
     cpu::{CpuKernel, Float, par},
     elementwise::binary::{Wrapping, broadcast},
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
@@ -21,7 +22,12 @@ impl OpDef for MatMul {
     }
 
     fn onnx(&self) -> &'static [OnnxRule] {
-        rules!["MatMul" => import, "Einsum" => super::einsum::import]
+        rules![
+            "MatMul" => import,
+            "Einsum" => super::einsum::import,
+            "MatMulInteger" => super::integer::matmul,
+            "QLinearMatMul" => super::integer::quantized_matmul,
+        ]
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
@@ -88,6 +94,16 @@ impl OpDef for MatMul {
             DType::U64 => Ok(int_kernel::<u64>(plan)),
             d => Err(OpError::unsupported(format!("MatMul on {d} tensors"))),
         }
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (ta, tb) = transposed(x.sig.attrs)?;
+        let side = |i: usize, turned: bool| {
+            let v = x.input(i)?;
+            Ok::<_, OpError>(if turned { v.turned(x.sig.input(i)?.shape.rank()) } else { v })
+        };
+        x.set(0, x.call("MatMul", &[side(0, ta)?, side(1, tb)?], Attrs::new()));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -7,6 +7,7 @@ mod depthwise;
 mod einsum;
 pub mod gemm;
 pub mod grad_weight;
+pub(crate) mod integer;
 pub mod linear;
 pub mod matmul;
 mod panel;

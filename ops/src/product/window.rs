@@ -78,6 +78,17 @@ impl Window {
         Ok(count)
     }
 
+    /// Number of windows of a pool along an axis. As onnxruntime has it, a window that is longer than the padded axis by less than a stride
+    /// still is one: what lies beyond the axis does not count.
+    pub(crate) fn pool_count(&self, axis: usize, input: &Dim, ceil: bool) -> Result<Dim, OpError> {
+        let pads = self.begin[axis] + self.end[axis];
+        let lacks = input.as_const().map_or(0, |n| self.reach(axis) - n - pads);
+        if lacks > 0 && lacks < self.strides[axis] && input.as_const() != Some(0) {
+            return Ok(Dim::constant(1));
+        }
+        self.count(axis, input, ceil)
+    }
+
     /// The attributes this window is read from.
     pub(crate) fn attrs(&self) -> Attrs {
         let pads: Vec<i64> = self.begin.iter().chain(&self.end).copied().collect();
@@ -85,6 +96,11 @@ impl Window {
             .with("strides", self.strides.clone())
             .with("dilations", self.dilations.clone())
             .with("pads", pads)
+    }
+
+    /// The attributes of ONNX's operators.
+    pub(crate) fn exported(&self) -> Attrs {
+        self.attrs().with("kernel_shape", self.kernel.clone())
     }
 
     /// Reads an ONNX node's window and resolves `auto_pad` for an input of the given spatial extents.
@@ -253,5 +269,13 @@ mod tests {
         // The third window of the rounded-up count would start in the end padding.
         assert_eq!(count(2, 1, 2, [0, 1], true), Some(1));
         assert_eq!(count(2, 5, 1, [1, 1], false), None);
+        let pool = |n: i64, k: i64, stride: i64| {
+            let attrs = Attrs::new().with("strides", vec![stride]);
+            Window::new(&attrs, &[k]).unwrap().pool_count(0, &Dim::constant(n), false).ok()?.as_const()
+        };
+        assert_eq!(
+            [pool(1, 2, 2), pool(2, 4, 3), pool(1, 2, 1), pool(1, 4, 2)],
+            [Some(1), Some(1), None, None]
+        );
     }
 }

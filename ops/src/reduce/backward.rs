@@ -10,6 +10,7 @@ use crate::{
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Float, par},
     elementwise::lanes::Broadcast3,
+    export::Export,
     onnx::normalize_axes,
 };
 use graph::{Attrs, TensorType};
@@ -88,6 +89,14 @@ impl OpDef for ReduceExtremeGrad {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => extreme_kernel::<T>(s))
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let (v, y, dy) = (x.input(0)?, x.input(1)?, x.input(2)?);
+        let won = v.equals(y);
+        let count = won.cast(v.dtype()).sum(x.sig.attrs.ints("axes")?, true);
+        x.set(0, won.pick(dy / count, 0.0));
+        Ok(())
+    }
+
     fn cases(&self) -> Vec<Case> {
         let axes = |a: &[i64]| Attrs::new().with("axes", a);
         let small = |shape: &[usize]| CaseInput::float(shape, Fill::Ints(0, 3));
@@ -159,6 +168,19 @@ impl OpDef for ReduceProdGrad {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => product_kernel::<T>(s))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        // The product of the elements that are not 0, divided by the element unless another one is 0.
+        let (v, dy) = (x.input(0)?, x.input(1)?);
+        let axes = x.sig.attrs.ints("axes")?;
+        let zero = v.equals(0.0);
+        let product = zero.pick(1.0, v).reduce("ReduceProd", axes, true);
+        let zeros = zero.cast(v.dtype()).sum(axes, true);
+        let at_zero = zeros.equals(1.0).pick(product, 0.0);
+        let elsewhere = zeros.equals(0.0).pick(product / zero.pick(1.0, v), 0.0);
+        x.set(0, dy * zero.pick(at_zero, elsewhere));
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {

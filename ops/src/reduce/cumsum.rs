@@ -5,6 +5,7 @@ use crate::{
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, par},
     elementwise::{binary::Wrapping, unary::number_input},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, normalize_axis, rules},
 };
@@ -100,6 +101,14 @@ impl OpDef for CumSum {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let attrs = x.sig.attrs;
+        let axis = x.number(DType::I64, attrs.int("axis")? as f64);
+        let flags =
+            Attrs::new().with("exclusive", attrs.int("exclusive")?).with("reverse", attrs.int("reverse")?);
+        x.same_of("CumSum", &[Some(x.input(0)?), Some(axis)], flags)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -9,6 +9,7 @@ use crate::{
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Element, Float, Math},
     elementwise::binary::Wrapping,
+    export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, normalize_axes, rules},
 };
@@ -269,6 +270,18 @@ fn facts(s: &Signature<'_>) -> Facts {
     }
 }
 
+/// The standard reduction. Over no axes ONNX may not even take the function of the elements.
+fn export(x: &Export<'_>, name: &'static str) -> Result<(), OpError> {
+    let (v, axes) = (x.input(0)?, x.sig.attrs.ints("axes")?);
+    let y = match name {
+        "ReduceL1" | "ReduceL2" if axes.is_empty() => v.call("Abs"),
+        "ReduceSumSquare" if axes.is_empty() => v * v,
+        _ => v.reduce(name, axes, x.sig.attrs.int("keepdims")? != 0),
+    };
+    x.set(0, y);
+    Ok(())
+}
+
 /// Rule of an ONNX reduction: axes are an attribute in old opsets and an input in new ones; none means all, or none at all if
 /// `noop_with_empty_axes` is set.
 fn import(cx: &mut ImportCx<'_, '_>, op: &str) -> Result<(), OpError> {
@@ -395,6 +408,10 @@ macro_rules! reductions {
 
             fn cpu(&self, $s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 $kernel
+            }
+
+            fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+                export(x, $name)
             }
 
             fn cases(&self) -> Vec<Case> {

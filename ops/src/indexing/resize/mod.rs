@@ -1,5 +1,6 @@
 //! Resampling of axes: nearest, linear and cubic, any number of axes.
 
+mod export;
 mod import;
 mod taps;
 
@@ -8,6 +9,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, par},
+    export::Export,
     grad::GradCx,
     movement::{count, extents_attr},
     onnx::{OnnxRule, rules},
@@ -92,6 +94,10 @@ impl OpDef for Resize {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::resize(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let image = |h: usize, w: usize| [1, 2, h, w];
         let case = |name, attrs: Attrs, h: usize, w: usize| Case::new(name, attrs, &[&image(h, w)]);
@@ -166,6 +172,12 @@ impl OpDef for ResizeGrad {
                 Ok(())
             }))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let taps = Plan::of(x.sig.attrs)?.taps(&extents_attr(x.sig, "shape")?)?;
+        x.set(0, super::separable::written(x, x.input(0)?, &taps)?);
+        Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
