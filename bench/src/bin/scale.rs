@@ -14,6 +14,9 @@ use compiler::planner::{Options, Problem, plan, replay::replay};
 /// Shares of keep-all's transient bytes.
 const BUDGETS: [u64; 2] = [70, 50];
 
+/// A name and what makes the problem.
+type Case = (&'static str, fn() -> Problem);
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let filter = arguments.first().filter(|a| !a.starts_with("--")).cloned().unwrap_or_default();
@@ -21,7 +24,7 @@ fn main() -> Result<()> {
     let mut table = String::from(
         "case,nodes,budget_percent,cpu_seconds,wall_seconds,peak_memory_mib,seed_extra,extra,bound,recomputed\n",
     );
-    let cases: [(&str, fn() -> Problem); 5] = [
+    let cases: [Case; 5] = [
         ("layered_1000", || layered(1_000, 1)),
         ("layered_5000", || layered(5_000, 2)),
         ("layered_20000", || layered(20_000, 3)),
