@@ -88,8 +88,13 @@ impl OpDef for RunningUpdate {
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
         let (r, b) = (x.input(0)?, x.input(1)?);
         let momentum = x.sig.attrs.float_or("momentum", 0.9)?;
+        let old = momentum.powi(parts(x.sig)?);
         let share = (1.0 - momentum) * x.sig.attrs.float_or("scale", 1.0)?;
-        x.set(0, kept_unless_ok(x, 2, r, r * momentum + b * share));
+        let new = match x.opt(3) {
+            None => b * share,
+            Some(pending) => pending * momentum + b * share,
+        };
+        x.set(0, kept_unless_ok(x, 2, r, r * old + new));
         Ok(())
     }
 
