@@ -159,7 +159,10 @@ fn structure_is_checked() {
         (|m| m.opset_import.clear(), "does not say which opset"),
         (|m| m.opset_import[0].version = -1, "impossible"),
         (|m| m.graph = None.into(), "no graph"),
-        (|m| m.graph.as_mut().unwrap().node[1].op_type = "If".into(), "If act: not supported: control flow"),
+        (
+            |m| m.graph.as_mut().unwrap().node[1].op_type = "If".into(),
+            "If act: the condition is known only at run time",
+        ),
         (|m| m.graph.as_mut().unwrap().node[1].op_type = "QLinearConv".into(), "quantized"),
         (|m| m.graph.as_mut().unwrap().node[1].op_type = "SequenceAt".into(), "sequences"),
         (|m| m.graph.as_mut().unwrap().node[1].op_type = "Nonsense\n".into(), "this operator (opset 17)"),

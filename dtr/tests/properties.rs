@@ -76,6 +76,7 @@ fn check(case: &Case, options: &Options, events: &[Event]) -> (u64, u64) {
     let (mut defined, mut resident) =
         (vec![false; program.tensor_count()], vec![false; program.storage_count()]);
     let (mut executed, mut held) = (vec![0; program.op_count()], vec![false; program.storage_count()]);
+    let mut gone = vec![false; program.storage_count()];
     let (mut memory, mut peak) = (0, 0);
     for event in events {
         match *event {
@@ -97,8 +98,12 @@ fn check(case: &Case, options: &Options, events: &[Event]) -> (u64, u64) {
                 peak = peak.max(memory);
                 for output in program.outputs_of(op) {
                     let storage = program.storage_of(output).expect("a storage").index();
-                    if is_root(program, output) && resident[storage] {
+                    if is_root(program, output) && (resident[storage] || gone[storage]) {
                         memory -= bytes(&output);
+                    }
+                    // What was given up for good is written to scratch memory only.
+                    if gone[storage] {
+                        continue;
                     }
                     (defined[output.index()], resident[storage]) = (true, true);
                 }
@@ -110,6 +115,7 @@ fn check(case: &Case, options: &Options, events: &[Event]) -> (u64, u64) {
                     "{event:?} drops a pinned storage"
                 );
                 resident[storage.index()] = false;
+                gone[storage.index()] |= cause == Cause::Gone;
                 memory -= program.storage_bytes(storage);
                 for tensor in (0..program.tensor_count() as u32).map(TensorId) {
                     if program.storage_of(tensor) == Some(storage) {

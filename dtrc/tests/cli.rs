@@ -201,7 +201,9 @@ fn data_that_does_not_fit() {
 fn sizes_that_are_not_bound() {
     let Some(dynamic) = tests::data("models/small/mlp.ts_dyn.onnx") else { return };
     let dynamic = dynamic.display().to_string();
-    dtrc(&["compile", &dynamic, "--budget", "1G", "--loss", "cross-entropy"]).fails(65, &["--dim"]);
+    let strict = ["compile", &dynamic, "--budget", "1G", "--loss", "cross-entropy", "--strict-static"];
+    dtrc(&strict).fails(65, &["--dim batch=N"]);
+    dtrc(&["sweep", &dynamic, "--loss", "cross-entropy"]).fails(65, &["--dim batch=N"]);
     dtrc(&["compile", &dynamic, "--budget", "1G", "--dim", "no_such=4"]).fails(65, &["no_such", "it has"]);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ONNX does not say. The rule: a float tensor in a *parameter position*. Some positions are parameters by themselves (the weight of a
 //! Conv, a norm's scale, an embedding table); in others (a summand, a factor, a concatenated token) an initializer with at least two
-//! elements counts, a Constant node does not. Never: single numbers used as constants, masks, running statistics, and operands of Clip,
+//! elements counts, a Constant node does not. Never: what a loop starts from, single numbers used as constants, masks, running statistics, and operands of Clip,
 //! Pow, Resize, Where and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
 
 use super::flatten::FlatNode;
@@ -186,6 +186,8 @@ fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position
         ("Dropout" | "Pad" | "Gather" | "GatherElements" | "GatherND" | "CumSum" | "Trilu" | "Tile", 1..) => {
             Never
         }
+        // What a loop starts from is data: only --train makes it a parameter.
+        ("If" | "Loop" | "Scan", _) => Never,
         ("SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss", 1..) => Never,
         ("Shape" | "Size" | "ConstantOfShape" | "NonZero" | "ArgMax" | "ArgMin" | "CastLike", _) => Never,
         ("QuantizeLinear" | "DequantizeLinear", _) => Never,
