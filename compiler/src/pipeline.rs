@@ -202,6 +202,7 @@ pub fn plan_budgets(
             programs,
         };
         validate(&plan, &Registry)?;
+        let keep_all = results.iter().map(|p| p.keep_all.arena).fold(state_bytes, u64::max);
         out.push(Ok(Compiled { plan, budget, keep_all }));
     }
     Ok(out)

@@ -66,7 +66,7 @@ fn default_work(nodes: u64) -> u64 {
 }
 
 /// What online rematerialization alone makes of a budget: extra time as a fraction of the base time, per heuristic, in the given order;
-/// none where it runs out of memory or more than doubles the time. Budgets bound its live bytes; it knows no addresses.
+/// none where it runs out of memory or more than doubles the time. The budget bounds its live bytes; it knows no addresses.
 ///
 /// # Errors
 /// A problem that is not well formed.

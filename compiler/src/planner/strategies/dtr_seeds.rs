@@ -5,6 +5,7 @@
 
 use dtr::{Command, Event, Heuristic, OpId, Output, Program, ProgramError, TensorId};
 
+use super::super::decode::Evaluator;
 use super::super::index::{Index, NONE};
 use super::super::problem::Bytes;
 use super::{Candidate, Context, sequence_search};
@@ -44,20 +45,25 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     out
 }
 
-/// Extra time, as a fraction of the base time, of the plain online algorithm with a heuristic, in the given order and without hindsight;
-/// none where it runs out of memory or more than doubles the time.
+/// Extra time, as a fraction of the base time, of the plain online algorithm with a heuristic, in the given order and without hindsight:
+/// at the budget, or, as it knows no scratch memory, at the largest part of it with which the exact replay fits. None where it runs out of
+/// memory or more than doubles the time.
 pub(crate) fn online(index: &Index<'_>, budget: Bytes, heuristics: &[Heuristic]) -> Vec<Option<f64>> {
     let Ok(driven) = Driven::new(index, &index.given) else { return vec![None; heuristics.len()] };
+    let mut evaluator = Evaluator::new(index);
     let spare = budget.saturating_sub(index.problem.resident);
     let base = index.base_time.max(1);
-    let extra = |heuristic: &Heuristic| {
-        let mut options = dtr::Options::new(spare, *heuristic);
-        options.remat_limit = Some(base);
-        let trace = driven.trace(&options)?;
-        let time: u64 = trace.iter().map(|&n| index.time[n as usize]).fold(0, u64::saturating_add);
-        Some(time.saturating_sub(base) as f64 / base as f64)
+    let mut extra = |heuristic: &Heuristic| {
+        (20..=32).rev().find_map(|part| {
+            let mut options = dtr::Options::new(spare / 32 * part + spare % 32, *heuristic);
+            options.remat_limit = Some(base);
+            let trace = driven.trace(&options)?;
+            let score = evaluator.evaluate(&trace, budget);
+            let fits = score.peak <= budget && !evaluator.breaks_commit_rule();
+            fits.then(|| score.time.saturating_sub(index.base_time) as f64 / base as f64)
+        })
     };
-    heuristics.iter().map(extra).collect()
+    heuristics.iter().map(&mut extra).collect()
 }
 
 /// A problem in one order, as the machine's program and schedule.
