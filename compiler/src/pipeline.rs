@@ -188,7 +188,6 @@ pub fn plan_budgets(
             programs.push(emit::program(*kind, g.clone(), problem, planned)?);
         }
         let arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
-        let keep_all = programs.iter().map(|p| p.certificate.keep_all).fold(keep_all, u64::max);
         let plan = Plan {
             model: request.model.to_owned(),
             device: request.device,

@@ -6,10 +6,11 @@
 //! that a recomputation has brought back.
 
 use crate::error::Error;
+use crate::ids::{StorageId, TensorId};
 use crate::live::{GONE, HELD, MATERIAL, PENDING, PINNED, SETTLED, Way};
 use crate::machine::{Machine, Neighbourhood, Stage};
 use crate::options::Dealloc;
-use crate::world::{Cause, World};
+use crate::world::{Cause, Event, World};
 
 impl Machine {
     /// The last reference to a storage is gone.
@@ -95,6 +96,10 @@ impl Machine {
         let resident = self.live.at(storage).is(MATERIAL);
         if resident {
             self.vacate(storage, Cause::Gone, world)?;
+        }
+        if !resident {
+            let root = TensorId(self.live.at(storage).root);
+            world.event(Event::Forget { storage: StorageId(storage), root })?;
         }
         let entry = self.live.at_mut(storage);
         entry.flags = (entry.flags | GONE) & !(PINNED | HELD);

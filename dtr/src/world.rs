@@ -36,6 +36,13 @@ pub enum Event {
         /// Why.
         cause: Cause,
     },
+    /// A storage that was evicted before will never be needed again: executions of its op write it to scratch from now on.
+    Forget {
+        /// The storage.
+        storage: StorageId,
+        /// Its root tensor.
+        root: TensorId,
+    },
     /// A storage is pinned for ever.
     Pin {
         /// The storage.

@@ -30,7 +30,7 @@ fn options(budget: u64, dealloc: Dealloc) -> Options {
 }
 
 fn lines(outcome: &Outcome) -> String {
-    outcome.events.iter().map(dtr::simrd::trace_line).collect::<Vec<_>>().join(" ")
+    outcome.events.iter().filter_map(dtr::simrd::trace_line).collect::<Vec<_>>().join(" ")
 }
 
 #[test]

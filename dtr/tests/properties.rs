@@ -123,6 +123,7 @@ fn check(case: &Case, options: &Options, events: &[Event]) -> (u64, u64) {
                     }
                 }
             }
+            Event::Forget { storage, .. } => gone[storage.index()] = true,
             Event::Pin { storage, .. } => {
                 assert!(resident[storage.index()]);
                 held[storage.index()] = true;

@@ -7,7 +7,7 @@ use crate::{
 use onnx_protobuf::tensor_proto::DataType;
 
 /// A chain of masses between springs, integrated by the semi-implicit Euler method in a Loop. Its initial state (`x0`, `v0`) and its
-/// stiffness are initializers (train the state with `--train x0 --train v0`); the loss is the mean squared distance of the last positions from `target`, `[batch, masses]`.
+/// stiffness are initializers, and so trained; the loss is the mean squared distance of the last positions from `target`, `[batch, masses]`.
 #[derive(Clone, Debug)]
 pub struct Springs {
     /// Masses.

@@ -157,6 +157,32 @@ fn the_bits_do_not_depend_on_the_pool() {
     }
 }
 
+/// Losses of six steps against PyTorch's, as the test of static models compares them.
+#[test]
+fn control_flow_trains_as_pytorch_does() {
+    let Some(root) = data("models") else { return };
+    for (model, file) in tests::reference::files(&root) {
+        if !tests::reference::OPEN.contains(&model.as_str()) {
+            continue;
+        }
+        let reference = Reference::load(&root, &model);
+        for (key, optimizer, lr) in [("sgd", sgd(), 0.01), ("adamw", adamw(), 1e-3)] {
+            let Some(subject) = Subject::new(&file, optimizer) else { return };
+            let (losses, _, _) = subject.train(1 << 30, lr, 6).unwrap_or_else(|e| panic!("{file}: {e}"));
+            let (f32s, f64s) = (reference.losses(key, "losses"), reference.losses(key, "losses_f64"));
+            let noise = f32s.iter().zip(&f64s).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            for (step, (bits, want)) in losses.iter().zip(&f64s).enumerate() {
+                let (got, tolerance) = (f64::from_bits(*bits), (10.0 * noise).max(2e-6 * want.abs()));
+                assert!(
+                    (got - want).abs() <= tolerance,
+                    "{file} {key} step {step}: {got}, PyTorch {want}, {tolerance:.1e}"
+                );
+            }
+        }
+        println!("ok    {file}");
+    }
+}
+
 #[test]
 fn a_static_plan_has_the_same_bits() {
     let Some(root) = data("models") else { return };

@@ -38,8 +38,6 @@ type Array = (&'static str, Vec<u64>, Vec<u8>);
 
 struct Case {
     name: String,
-    /// What is trained beside what stands where parameters stand: the initial state of the springs.
-    train: &'static [&'static str],
     model: ModelProto,
     data: Vec<Array>,
 }
@@ -55,10 +53,6 @@ fn floats(n: u64) -> Vec<u8> {
 
 fn ints(v: &[i64]) -> Vec<u8> {
     v.iter().flat_map(|i| i.to_le_bytes()).collect()
-}
-
-fn globs(case: &Case) -> Vec<String> {
-    case.train.iter().map(|s| (*s).to_owned()).collect()
 }
 
 /// Children of a binary tree whose leaves come first and are joined two by two.
@@ -87,13 +81,11 @@ fn cases(factor: f64) -> Vec<Case> {
     vec![
         Case {
             name: format!("springs, {steps} steps"),
-            train: &["x0", "v0"],
             model: springs.build(&common(1)),
             data: vec![("target", vec![1, 64], floats(64))],
         },
         Case {
             name: format!("loop LSTM, {words} steps"),
-            train: &[],
             model: lstm.build(&common(8)),
             data: vec![
                 ("x", vec![8, w, 16], floats(8 * w * 16)),
@@ -102,7 +94,6 @@ fn cases(factor: f64) -> Vec<Case> {
         },
         Case {
             name: format!("TreeLSTM, {nodes} nodes"),
-            train: &[],
             model: tree_lstm.build(&common(1)),
             data: vec![
                 ("x", vec![n, 1, 16], floats(n * 16)),
@@ -132,7 +123,7 @@ fn options(chosen: Vec<String>) -> TrainOptions {
 fn step(path: &Path, case: &Case, pool: u64) -> anyhow::Result<Result<(u64, f64, DynamicReport), String>> {
     let how = import::Options::default();
     let open = import::import_open(path, &how)?;
-    let train = options(trainable::select(&open.graph, &open.candidates, &globs(case), &[])?);
+    let train = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
     let request = dynamic::Request {
         model: &case.name,
         open: &open,
@@ -166,9 +157,9 @@ fn step(path: &Path, case: &Case, pool: u64) -> anyhow::Result<Result<(u64, f64,
 }
 
 /// Predicted extra time of the unrolled run within each budget; nothing where it cannot be unrolled or planned.
-fn unrolled(path: &Path, case: &Case, pools: &[u64]) -> Option<Vec<Option<f64>>> {
+fn unrolled(path: &Path, pools: &[u64]) -> Option<Vec<Option<f64>>> {
     let imported = import::import(path, &import::Options::default()).ok()?;
-    let train = options(trainable::select(&imported.graph, &imported.candidates, &globs(case), &[]).ok()?);
+    let train = options(trainable::select(&imported.graph, &imported.candidates, &[], &[]).ok()?);
     let (graphs, _) = programs(&imported.graph, Some(&train), None).ok()?;
     let state: u64 =
         graphs[0].1.states.iter().filter_map(|s| graphs[0].1.ty(s.input).bytes()).map(plan::align).sum();
@@ -203,7 +194,7 @@ fn main() -> anyhow::Result<()> {
         std::fs::write(&path, onnx_models::to_bytes(&case.model)?)?;
         let (bits, base, free) = step(&path, &case, 1 << 36)?.map_err(anyhow::Error::msg)?;
         let pools: Vec<u64> = SHARES.iter().map(|s| plan::align(free.pool.peak * s / 100)).collect();
-        let planned = unrolled(&path, &case, &pools);
+        let planned = unrolled(&path, &pools);
         for (i, (share, pool)) in SHARES.iter().zip(&pools).enumerate() {
             let ahead = planned.as_ref().and_then(|p| p[i]).map_or_else(String::new, |x| format!("{x:.4}"));
             match step(&path, &case, *pool)? {

@@ -7,7 +7,7 @@ use super::{
     inputs::{self, Inputs},
     model::Model,
     tensor::{self, Tensor},
-    trainable::{self, Uses},
+    trainable::{self, Look, Uses},
     weights::{self, Source as Elements, Weights},
 };
 use graph::{Bindings, DType, Literal, TensorType, quote_name};
@@ -148,16 +148,17 @@ impl<'m> Converter<'m, '_> {
             return Ok(());
         }
         let source = &self.model.source;
-        let mask = || {
+        let look = || {
             let (mut all, mut any) = (true, false);
             let read = weights::stream(source, &tensor, &mut |c| {
                 all &= tensor::is_mask(tensor.dtype, c);
                 any |= c.iter().any(|b| *b != 0);
                 Ok(())
             });
-            read.is_ok() && all && any
+            // What cannot be read now is taken for ordinary numbers.
+            Look { mask: read.is_ok() && all && any, nonzero: read.is_err() || any }
         };
-        let candidate = tensor.dtype.is_float() && uses.parameter(tensor.elements(), initializer, mask);
+        let candidate = tensor.dtype.is_float() && uses.parameter(tensor.elements(), initializer, look);
         let is_here = !matches!(tensor.source, Elements::External { .. });
         if !candidate && !uses.statistic && tensor.bytes() <= MAX_CONSTANT {
             match weights::literal(source, &tensor) {

@@ -2,7 +2,8 @@
 //!
 //! ONNX does not say. The rule: a float tensor in a *parameter position*. Some positions are parameters by themselves (the weight of a
 //! Conv, a norm's scale, an embedding table); in others (a summand, a factor, a concatenated token) an initializer with at least two
-//! elements counts, a Constant node does not. Never: what a loop starts from, single numbers used as constants, masks, running statistics, and operands of Clip,
+//! elements counts, a Constant node does not. What a loop starts
+//! from counts unless it is all zeros. Never: single numbers used as constants, masks, running statistics, and operands of Clip,
 //! Pow, Resize, Where and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
 
 use super::flatten::FlatNode;
@@ -21,6 +22,8 @@ pub enum Position {
     Weak,
     /// A summand of what Softmax normalises: a mask if its elements say so, otherwise weak.
     Score,
+    /// What a loop starts from: a parameter as in a weak position, unless all of it is zero.
+    Start,
     /// A running mean or variance.
     Statistic,
     /// Never a parameter.
@@ -38,6 +41,8 @@ pub struct Uses {
     pub weak: bool,
     /// As a summand of attention scores.
     pub score: bool,
+    /// As what a loop starts from.
+    pub start: bool,
     /// As a running statistic.
     pub statistic: bool,
 }
@@ -49,6 +54,7 @@ impl Uses {
             Position::Strong => self.strong = true,
             Position::Weak => self.weak = true,
             Position::Score => self.score = true,
+            Position::Start => self.start = true,
             Position::Statistic => self.statistic = true,
             Position::Never => {}
         }
@@ -59,17 +65,34 @@ impl Uses {
         self.strong |= other.strong;
         self.weak |= other.weak;
         self.score |= other.score;
+        self.start |= other.start;
         self.statistic |= other.statistic;
     }
 
-    /// Whether the tensor is a parameter. `initializer`: not from a Constant node; `mask`: its elements are 0 or very low, asked for
-    /// only if that decides.
-    pub fn parameter(&self, elements: u64, initializer: bool, mask: impl FnOnce() -> bool) -> bool {
+    /// Whether the tensor is a parameter. `initializer`: not from a Constant node; `look`: what its elements are, asked for only if that
+    /// decides.
+    pub fn parameter(&self, elements: u64, initializer: bool, look: impl FnOnce() -> Look) -> bool {
         if self.strong {
             return true;
         }
-        elements >= 2 && initializer && (self.weak || (self.score && !mask()))
+        if elements < 2 || !initializer {
+            return false;
+        }
+        if self.weak || !(self.score || self.start) {
+            return self.weak;
+        }
+        let look = look();
+        (self.score && !look.mask) || (self.start && look.nonzero)
     }
+}
+
+/// What a tensor's elements are.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Zeros and very low numbers, both.
+    pub mask: bool,
+    /// Some are not zero.
+    pub nonzero: bool,
 }
 
 /// The nodes with those of their bodies, each before the node that it belongs to.
@@ -158,7 +181,7 @@ impl Around<'_, '_, '_> {
 }
 
 fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position {
-    use Position::{Never, Score, Statistic, Strong, Weak};
+    use Position::{Never, Score, Start, Statistic, Strong, Weak};
     match (n.op_type, i) {
         ("Conv" | "ConvTranspose" | "DeformConv" | "Gemm", 1 | 2) | ("MatMul" | "Gemm", 0 | 1) => Strong,
         ("BatchNormalization", 1 | 2) => Strong,
@@ -186,8 +209,8 @@ fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position
         ("Dropout" | "Pad" | "Gather" | "GatherElements" | "GatherND" | "CumSum" | "Trilu" | "Tile", 1..) => {
             Never
         }
-        // What a loop starts from is data: only --train makes it a parameter.
-        ("If" | "Loop" | "Scan", _) => Never,
+        ("Loop", 0 | 1) | ("If", _) => Never,
+        ("Loop" | "Scan", _) => Start,
         ("SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss", 1..) => Never,
         ("Shape" | "Size" | "ConstantOfShape" | "NonZero" | "ArgMax" | "ArgMin" | "CastLike", _) => Never,
         ("QuantizeLinear" | "DequantizeLinear", _) => Never,

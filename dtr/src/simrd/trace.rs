@@ -9,15 +9,16 @@ use sha2::{Digest, Sha256};
 
 use crate::world::{Cause, Event};
 
-/// An event as its line.
-pub fn trace_line(event: &Event) -> String {
-    match *event {
+/// An event as its line; `None` for one that the reference does not know.
+pub fn trace_line(event: &Event) -> Option<String> {
+    Some(match *event {
         Event::Execute { target, first: true, .. } => format!("C{target}"),
         Event::Execute { target, first: false, .. } => format!("R{target}"),
         Event::Drop { root, cause: Cause::Chosen, .. } => format!("E{root}"),
         Event::Drop { root, cause: Cause::Dead | Cause::Gone, .. } => format!("X{root}"),
         Event::Pin { root, .. } => format!("P{root}"),
-    }
+        Event::Forget { .. } => return None,
+    })
 }
 
 /// Writes the lines of a trace.
@@ -25,9 +26,9 @@ pub fn trace_line(event: &Event) -> String {
 /// # Errors
 /// Those of the writer.
 pub fn write_trace(events: &[Event], mut to: impl Write) -> io::Result<()> {
-    for (index, event) in events.iter().enumerate() {
+    for (index, line) in events.iter().filter_map(trace_line).enumerate() {
         let separator = if index == 0 { "" } else { "\n" };
-        write!(to, "{separator}{}", trace_line(event))?;
+        write!(to, "{separator}{line}")?;
     }
     Ok(())
 }
@@ -35,11 +36,11 @@ pub fn write_trace(events: &[Event], mut to: impl Write) -> io::Result<()> {
 /// SHA-256 of the trace, in lower-case hexadecimal.
 pub fn trace_sha256(events: &[Event]) -> String {
     let mut hash = Sha256::new();
-    for (index, event) in events.iter().enumerate() {
+    for (index, line) in events.iter().filter_map(trace_line).enumerate() {
         if index > 0 {
             hash.update("\n");
         }
-        hash.update(trace_line(event));
+        hash.update(line);
     }
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -300,6 +300,7 @@ impl dtr::World for PoolWorld<'_> {
                     self.pool.free(at - self.base);
                 }
             }
+            Event::Forget { storage, .. } => self.storages[storage.index()].gone = true,
             Event::Pin { .. } => {}
         }
         Ok(None)
