@@ -164,7 +164,7 @@ fn structure_is_checked() {
             "If act: the condition is known only at run time",
         ),
         (|m| m.graph.as_mut().unwrap().node[1].op_type = "QLinearAdd".into(), "quantized"),
-        (|m| m.graph.as_mut().unwrap().node[1].op_type = "SequenceAt".into(), "sequences"),
+        (|m| m.graph.as_mut().unwrap().node[1].op_type = "SequenceAt".into(), "is no sequence"),
         (|m| m.graph.as_mut().unwrap().node[1].op_type = "Nonsense\n".into(), "this operator (opset 17)"),
         (
             |m| m.graph.as_mut().unwrap().node[1].domain = "com.example".into(),

@@ -377,7 +377,10 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         Err(e) if e.is_open() && !args.strict_static => return load_open(args, global, e.reason()),
         other => other?,
     };
-    if let Some(reason) = open_size(&imported).filter(|_| !args.strict_static) {
+    if let Some(reason) = open_size(&imported) {
+        if args.strict_static {
+            return Err(CliError::bad_input(format!("{}: {reason}", args.model.display())));
+        }
         return load_open(args, global, reason);
     }
     tell(&imported.remarks, global);

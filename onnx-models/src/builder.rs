@@ -31,7 +31,7 @@ pub(crate) enum Value<'a> {
     Ints(&'a [i64]),
     Float(f32),
     Text(&'a str),
-    Graph(pb::GraphProto),
+    Graph(Box<pb::GraphProto>),
 }
 
 /// A model under construction.
@@ -102,7 +102,7 @@ impl Builder {
                     AttributeType::STRING
                 }
                 Value::Graph(g) => {
-                    a.g = Some(g.clone()).into();
+                    a.g = Some((**g).clone()).into();
                     AttributeType::GRAPH
                 }
             };
@@ -242,11 +242,11 @@ impl Builder {
     }
 
     /// Ends a body with these outputs: (name, whether it is a sequence).
-    pub(crate) fn end(mut self, outputs: &[(&str, DataType, bool)]) -> pb::GraphProto {
+    pub(crate) fn end(mut self, outputs: &[(&str, DataType, bool)]) -> Box<pb::GraphProto> {
         for (name, ty, is_sequence) in outputs {
             self.graph.output.push(if *is_sequence { sequence(name) } else { any_shape(name, *ty) });
         }
-        self.graph
+        Box::new(self.graph)
     }
 
     /// An input of a fixed shape, without the batch.

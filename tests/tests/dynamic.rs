@@ -16,6 +16,9 @@ use tests::{
     reference::{Reference, adamw, import_model, options, sgd},
 };
 
+/// Bits of the losses, the trained state, and what the last step reports.
+type Trained = (Vec<u64>, Vec<Vec<u8>>, DynamicReport);
+
 /// A model that is walked at every step.
 struct Subject {
     open: Open,
@@ -59,12 +62,7 @@ impl Subject {
     }
 
     /// Losses and trained state of some steps, and what the last one reports.
-    fn train(
-        &self,
-        budget: u64,
-        lr: f32,
-        steps: i64,
-    ) -> Result<(Vec<u64>, Vec<Vec<u8>>, DynamicReport), String> {
+    fn train(&self, budget: u64, lr: f32, steps: i64) -> Result<Trained, String> {
         let plan = self.plan(budget);
         // What goes through a file is what runs.
         let plan = plan::from_bytes(&plan::to_bytes(&plan).unwrap()).unwrap();

@@ -414,15 +414,15 @@ impl<'d, 's> Executor<'d, 's> {
         for (_, n) in g.nodes.iter().enumerate().filter(|(i, _)| needed[*i] && !self.ran[*i]) {
             n.inputs.iter().flatten().for_each(|v| uses[v.index()] += 1);
         }
-        for i in 0..g.values.len() {
-            if uses[i] == 0 {
+        for (i, n) in uses.iter().enumerate() {
+            if *n == 0 {
                 self.let_go(g, ValueId(i as u32))?;
             }
         }
         let mut commits = Vec::new();
-        for i in 0..g.nodes.len() {
+        for (i, needed) in needed.into_iter().enumerate() {
             let n = NodeId(i as u32);
-            if !needed[i] || self.ran[i] {
+            if !needed || self.ran[i] {
                 continue;
             }
             if self.info(g, n)?.facts.commits.is_empty() {
