@@ -184,7 +184,6 @@ fn execute(
             learning_rate: args.lr,
             step: step as i64 + 1,
             seed: args.seed,
-            ..StepInputs::default()
         };
         let options = RunOptions { check_recompute: args.check_recompute, measure: false };
         let result = session.run(program, &inputs, options).map_err(|e| {
