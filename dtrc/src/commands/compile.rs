@@ -165,8 +165,11 @@ fn dynamic(
     planner: &PlannerArgs,
 ) -> Result<plan::Plan, CliError> {
     let Budget::Bytes(budget) = budget else {
-        let what = "this model is dynamic: what it takes with everything kept is known only at run time, and no share of it; give --budget in \
-                    bytes (64M, 4G)";
+        let what = format!(
+            "{}: dynamic ({}): what it takes with everything kept is known only at run time, and no share of it; give --budget in bytes \
+             (64M, 4G)",
+            model.name, open.reason
+        );
         return Err(CliError::usage(what));
     };
     let weights = &model.weights;
