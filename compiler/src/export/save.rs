@@ -482,7 +482,7 @@ impl<'a> Script<'a> {
             head.extend(varint(*d));
         }
         head.push(0x10);
-        head.extend(varint(data_type(tensor.dtype)));
+        head.extend(varint(ops::export::code(tensor.dtype) as u64));
         let elements = self.elements(name, tensor, outside && tensor.bytes() >= MOVE_BYTES);
         let inserted: u64 = elements.iter().map(Insert::len).sum();
         let tensor_len = head.len() as u64 + inserted;
@@ -611,23 +611,4 @@ fn entry(key: &str, value: &str) -> Vec<u8> {
     let mut pair = field(1, key.as_bytes());
     pair.extend(field(2, value.as_bytes()));
     field(13, &pair)
-}
-
-/// ONNX's number of an element type.
-fn data_type(dtype: DType) -> u64 {
-    match dtype {
-        DType::F32 => 1,
-        DType::U8 => 2,
-        DType::I8 => 3,
-        DType::U16 => 4,
-        DType::I16 => 5,
-        DType::I32 => 6,
-        DType::I64 => 7,
-        DType::Bool => 9,
-        DType::F16 => 10,
-        DType::F64 => 11,
-        DType::U32 => 12,
-        DType::U64 => 13,
-        DType::BF16 => 16,
-    }
 }
