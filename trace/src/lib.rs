@@ -20,4 +20,4 @@ pub use error::{TraceError, TraceErrorKind};
 pub use oracle::{NoOracle, Oracle};
 pub use recipe::{Modes, Recipe, RecipeError};
 pub use source::{Body, Source, SourceNode, SourceTensor};
-pub use walk::{Limits, Options, Remark, Traced, repeated, walk};
+pub use walk::{Limits, Options, Remark, Traced, filled, repeated, walk};

@@ -83,6 +83,11 @@ impl SourceNode {
         }
     }
 
+    /// Whether it makes a weight by repeating one element.
+    pub fn is_fill(&self) -> bool {
+        self.makes_weight && self.domain.is_empty() && &*self.op_type == "ConstantOfShape"
+    }
+
     /// The body under an attribute.
     pub fn body(&self, name: &str) -> Option<&Body> {
         self.bodies.iter().find(|(n, _)| &**n == name).map(|(_, b)| b)

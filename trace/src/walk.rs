@@ -86,7 +86,7 @@ pub(crate) struct Walk<'s, 'g, 'o> {
     pub(crate) depth: u32,
 }
 
-/// Walks a program into an empty graph. Sizes of inputs are those of `bindings`, and of `types` where they are given.
+/// Walks a program into an empty graph, with the sizes that `bindings` give to its inputs.
 pub fn walk(
     source: &Source,
     bindings: &Bindings,
@@ -350,26 +350,14 @@ impl<'s> Walk<'s, '_, '_> {
 
     /// ConstantOfShape in a parameter position is a weight. Returns whether the node was one.
     fn filled_weight(&mut self, node: &SourceNode, inputs: &[Option<ValueId>]) -> Result<bool, TraceError> {
-        let is_one = node.makes_weight && node.domain.is_empty() && &*node.op_type == "ConstantOfShape";
-        if !is_one || !self.options.new_weights {
+        if !self.options.new_weights || !node.is_fill() {
             return Ok(false);
         }
         let (Some(output), [Some(shape)]) = (node.outputs.first(), inputs) else { return Ok(false) };
-        let extents = self.b.literal(*shape).and_then(Literal::to_ints);
-        let extents: Option<Vec<u64>> =
-            extents.and_then(|e| e.iter().map(|n| u64::try_from(*n).ok()).collect());
-        let Some(shape) = extents else { return Ok(false) };
-        let Some(fill) = repeated(&node.attrs) else { return Ok(false) };
-        if !fill.dtype().is_float() {
-            return Ok(false);
-        }
-        let bytes = shape.iter().map(|d| (*d).max(1)).try_fold(fill.dtype().size(), u64::checked_mul);
-        if bytes.is_none_or(|b| b > MAX_BYTES) {
-            return Err(wrong(node, format!("a tensor of shape {shape:?} is too large")));
-        }
-        let ty = TensorType::new(fill.dtype(), &shape);
+        let Some(extents) = self.b.literal(*shape) else { return Ok(false) };
+        let Some((ty, element)) = filled(node, extents)? else { return Ok(false) };
         let v = self.state(output, ty.clone(), None, true);
-        self.traced.filled.push((output.clone(), ty, fill.bytes().to_vec()));
+        self.traced.filled.push((output.clone(), ty, element));
         self.items.insert(output.clone(), Item::Tensor(v));
         Ok(true)
     }
@@ -448,6 +436,23 @@ pub fn repeated(attrs: &Attrs) -> Option<Literal> {
         Some(Attr::Tensor(l)) if l.len() == 1 => Some(l.clone()),
         Some(_) => None,
     }
+}
+
+/// The weight that a ConstantOfShape makes, as type and bytes of one element; `None` if it is no float tensor.
+///
+/// # Errors
+///
+/// It is too large.
+pub fn filled(node: &SourceNode, extents: &Literal) -> Result<Option<(TensorType, Vec<u8>)>, TraceError> {
+    let extents = extents.to_ints();
+    let shape: Option<Vec<u64>> = extents.and_then(|e| e.iter().map(|n| u64::try_from(*n).ok()).collect());
+    let element = repeated(&node.attrs).filter(|l| l.dtype().is_float());
+    let (Some(shape), Some(element)) = (shape, element) else { return Ok(None) };
+    let bytes = shape.iter().map(|d| (*d).max(1)).try_fold(element.dtype().size(), u64::checked_mul);
+    if bytes.is_none_or(|b| b > MAX_BYTES) {
+        return Err(wrong(node, format!("a tensor of shape {shape:?} is too large")));
+    }
+    Ok(Some((TensorType::new(element.dtype(), &shape), element.bytes().to_vec())))
 }
 
 /// The import rule of a node, or why there is none.

@@ -10,7 +10,7 @@ use super::{
     trainable::{self, Look, Uses},
     weights::{self, Source as Elements, Weights},
 };
-use graph::{Bindings, DType, Literal, TensorType, quote_name};
+use graph::{Bindings, DType, Literal, quote_name};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -246,24 +246,14 @@ impl<'m> Converter<'m, '_> {
 
     /// Makes a state of what a ConstantOfShape in a parameter position makes, where its extents are a constant of the file.
     fn is_filled(&mut self, node: &SourceNode) -> bool {
-        if !node.makes_weight || !node.domain.is_empty() || &*node.op_type != "ConstantOfShape" {
+        let ([shape], Some(output), true) = (node.inputs.as_slice(), node.outputs.first(), node.is_fill())
+        else {
             return false;
-        }
-        let ([shape], Some(output)) = (node.inputs.as_slice(), node.outputs.first()) else { return false };
-        let Some(SourceTensor::Constant(l)) = self.tensors.get(shape) else { return false };
-        let extents = l.to_ints().unwrap_or_default();
-        let shape: Option<Vec<u64>> = extents.iter().map(|n| u64::try_from(*n).ok()).collect();
-        let Some(fill) = trace::repeated(&node.attrs) else { return false };
-        let Some(shape) = shape.filter(|_| fill.dtype().is_float()) else { return false };
-        let bytes = shape.iter().map(|d| (*d).max(1)).try_fold(fill.dtype().size(), u64::checked_mul);
-        if bytes.is_none_or(|b| b > tensor::MAX_BYTES) {
-            return false;
-        }
-        let ty = TensorType::new(fill.dtype(), &shape);
-        self.weights.insert(
-            output.clone(),
-            Tensor { dtype: fill.dtype(), shape, source: Elements::Fill(fill.bytes().to_vec()) },
-        );
+        };
+        let Some(SourceTensor::Constant(extents)) = self.tensors.get(shape) else { return false };
+        // What is too large is refused at the node's turn.
+        let Ok(Some((ty, element))) = trace::filled(node, extents) else { return false };
+        self.weights.insert(output.clone(), Tensor::filled(&ty, element));
         let statistic = self.uses.get(&**output).is_some_and(|u| u.statistic);
         self.tensors
             .insert(output.clone(), SourceTensor::State { ty, known: None, candidate: true, statistic });

@@ -29,6 +29,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A tensor of this type, whose shape is known, with equal elements of these bytes.
+    pub fn filled(ty: &TensorType, element: Vec<u8>) -> Tensor {
+        let shape = ty.shape.fixed().unwrap_or_default().into_iter().map(|d| d as u64).collect();
+        Tensor { dtype: ty.dtype, shape, source: Source::Fill(element) }
+    }
+
     /// Its type.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype, &self.shape)

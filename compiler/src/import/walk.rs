@@ -8,7 +8,7 @@ use super::{
     model::{Model, ModelSource},
     source::{Parts, constant_node, parts},
     tensor::{self, Tensor},
-    weights::{Source as Elements, Weights},
+    weights::Weights,
 };
 use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef};
 use std::collections::HashSet;
@@ -31,9 +31,8 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
         trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle).map_err(|e| from_trace(&file, e))?;
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
     remarks.extend(traced.remarks);
-    for (name, ty, fill) in traced.filled {
-        let shape = ty.shape.fixed().unwrap_or_default().into_iter().map(|d| d as u64).collect();
-        weights.insert(name, Tensor { dtype: ty.dtype, shape, source: Elements::Fill(fill) });
+    for (name, ty, element) in traced.filled {
+        weights.insert(name, Tensor::filled(&ty, element));
     }
     for path in weights.absent_files() {
         let path = path.display();
