@@ -2,6 +2,7 @@
 
 use graph::{Graph, Node};
 use ops::{Signature, Work, find};
+use plan::Rates;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,6 +22,16 @@ pub struct DeviceProfile {
 }
 
 impl DeviceProfile {
+    /// The rates alone, as plans carry them.
+    pub fn rates(&self) -> Rates {
+        Rates {
+            product_flops_per_s: self.product_flops_per_s,
+            other_flops_per_s: self.other_flops_per_s,
+            bytes_per_s: self.bytes_per_s,
+            launch_ns: self.launch_ns,
+        }
+    }
+
     /// Two cores of a current server CPU.
     pub fn cpu() -> DeviceProfile {
         DeviceProfile {
@@ -63,10 +74,7 @@ impl CostModel {
     }
 
     fn roofline(&self, w: Work) -> u64 {
-        let p = &self.profile;
-        let rate = if w.product { p.product_flops_per_s } else { p.other_flops_per_s };
-        let busy = (w.flops as f64 / rate).max(w.bytes as f64 / p.bytes_per_s);
-        (busy * 1e9 + p.launch_ns).round().max(1.0) as u64
+        self.profile.rates().nanoseconds(w.flops, w.bytes, w.product).max(1.0) as u64
     }
 }
 

@@ -13,8 +13,8 @@ use crate::{
 use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
 use ops::{Registry, onnx::ImportOptions};
 use plan::{
-    ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, Rates, ValidateError,
-    numerics, validate,
+    ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, ValidateError, numerics,
+    validate,
 };
 use trace::{Recipe, RecipeError};
 
@@ -100,13 +100,7 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
     if work == 0 {
         return Err(DynamicError::State { budget, state: state_bytes });
     }
-    let p = request.rates;
-    let rates = Rates {
-        product_flops_per_s: p.product_flops_per_s,
-        other_flops_per_s: p.other_flops_per_s,
-        bytes_per_s: p.bytes_per_s,
-        launch_ns: p.launch_ns,
-    };
+    let rates = request.rates.rates();
     let arena = state_bytes + work;
     let mut programs = Vec::new();
     for (kind, graph, recipe) in made {

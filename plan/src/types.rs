@@ -153,6 +153,16 @@ pub struct Rates {
     pub launch_ns: f64,
 }
 
+impl Rates {
+    /// Estimated nanoseconds of one execution: the roofline of its arithmetic and its traffic, and the launch. `product` says whether
+    /// the arithmetic runs at the rate of matrix products.
+    pub fn nanoseconds(&self, flops: u64, bytes: u64, product: bool) -> f64 {
+        let rate = if product { self.product_flops_per_s } else { self.other_flops_per_s };
+        let busy = (flops as f64 / rate).max(bytes as f64 / self.bytes_per_s);
+        (busy * 1e9 + self.launch_ns).round()
+    }
+}
+
 /// One entry of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {

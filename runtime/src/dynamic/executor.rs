@@ -512,9 +512,8 @@ fn cost(rates: &Rates, g: &Graph, n: NodeId) -> (u64, bool) {
     let node = g.node(n);
     let Some(op) = ops::find(&node.op) else { return (1, false) };
     let work = op.work(&Signature::of(g, node));
-    let rate = if work.product { rates.product_flops_per_s } else { rates.other_flops_per_s };
-    let busy = (work.flops as f64 / rate).max(work.bytes as f64 / rates.bytes_per_s);
-    ((busy * 1e9 + rates.launch_ns).round().clamp(1.0, 1e12) as u64, work.product)
+    let ns = rates.nanoseconds(work.flops, work.bytes, work.product);
+    (ns.clamp(1.0, 1e12) as u64, work.product)
 }
 
 pub(crate) fn bug(what: String) -> RuntimeError {
