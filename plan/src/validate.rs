@@ -9,7 +9,8 @@
 //! 4. Storages that are live together do not overlap, workspaces included, and all lie in the arena.
 //! 5. Views, overwrites, commits and implementations are the operators' facts; views are aligned to their elements. What is overwritten
 //!    is not read any more, and not by another argument of the same step.
-//! 6. A node that must not run twice does not; every state with a new version is committed, once.
+//! 6. A node that must not run twice does not; every state with a new version is committed, once. After the first commit no node may find
+//!    fault with its data: what may refuse its integers runs for the first time only where a node that ran before has passed them.
 //! 7. Outputs are live at the end. Live peak and arena are the certified ones; the arena is at most the budget.
 //! 8. A dynamic program has no nodes and steps of its own, its pool lies in the arena's free part, and its states are the plan's.
 //! 9. The numerics hash is that of the programs. There is a program, and parts of a step exactly where gradients are accumulated.
@@ -204,6 +205,8 @@ struct Walk<'a> {
     /// Where the live instance of a value lies: storage and byte offset on it.
     instances: Vec<Option<(usize, u64)>>,
     committed: Vec<bool>,
+    /// Integers that a node which may refuse them has read and passed.
+    passed: BTreeSet<ValueId>,
     runs: Vec<u32>,
     replay: Replay,
 }
@@ -228,6 +231,7 @@ impl<'a> Walk<'a> {
             live_bytes: plan.state_bytes,
             instances: vec![None; g.values.len()],
             committed: vec![false; g.states.len()],
+            passed: BTreeSet::new(),
             runs: vec![0; g.nodes.len()],
             replay: Replay { arena: plan.state_bytes, ..Replay::default() },
         };
@@ -425,6 +429,16 @@ impl<'a> Walk<'a> {
                 return Err(self.error("runs twice, but must not".to_owned()));
             }
             self.replay.recomputed.push(index);
+        }
+        if facts.can_fail && self.runs[run.node.index()] == 0 {
+            let g = &self.program.graph;
+            let integers: Vec<ValueId> =
+                node.inputs.iter().flatten().copied().filter(|v| !g.ty(*v).dtype.is_float()).collect();
+            let is_passed = !integers.is_empty() && integers.iter().all(|v| self.passed.contains(v));
+            if self.committed.contains(&true) && !is_passed {
+                return Err(self.error("may refuse its data, but runs after a commit".to_owned()));
+            }
+            self.passed.extend(integers);
         }
         self.runs[run.node.index()] += 1;
         for v in node.inputs.iter().flatten() {

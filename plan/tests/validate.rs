@@ -80,6 +80,36 @@ fn the_old_version_is_dead_after_the_commit() {
 }
 
 #[test]
+fn nothing_refuses_its_data_after_a_commit() {
+    // The last step looks up rows of `c` by the indices `i`, behind the commit; `before` puts another look-up in front of it.
+    let looking = |before: bool| {
+        let mut p = keep_all();
+        let g = &mut p.programs[0].graph;
+        let i = g.add_input("i", TensorType::new(DType::I64, &[32u64][..]), InputRole::Data);
+        let mut look = |name: &str| {
+            let inputs = vec![Some(ValueId(5)), Some(i)];
+            let n = g.add_node(name, "Look", Attrs::new(), inputs, vec![(name.into(), vector())]);
+            (n.0, g.node(n).outputs[0])
+        };
+        let (first, late) = (look("first"), look("late"));
+        g.outputs.extend([first.1, late.1]);
+        p.programs[0].inputs.push(0x1200);
+        let at_step = if before { 4 } else { 5 };
+        p.programs[0].steps.insert(at_step, run(first.0, at(0x1000), 0, None, &[]));
+        p.programs[0].steps.push(run(late.0, at(0x1100), 0, None, &[]));
+        (p.arena, p.budget) = (0x1300, 0x1300);
+        let c = &mut p.programs[0].certificate;
+        c.arena = 0x1300;
+        c.live_peak = 2048;
+        hashed(p)
+    };
+    refused(looking(false), "may refuse its data, but runs after a commit");
+    if let Err(e) = validate(&looking(true), &Toy) {
+        panic!("{e}");
+    }
+}
+
+#[test]
 fn the_state_section_is_checked() {
     refused(edited(keep_all(), |p| p.state[0].offset = 256), "lies outside of the state section");
     refused(edited(keep_all(), |p| p.state[0].offset = 1), "lies outside of the state section");

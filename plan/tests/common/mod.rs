@@ -22,7 +22,7 @@ impl OpFacts for Toy {
                 let n = t.shape.elements().ok_or("unknown size")? / 2;
                 Ok(vec![TensorType::new(t.dtype, &[n][..])])
             }
-            "Scale" | "Mul" | "AddRow" | "Sgd" | "Pick" => Ok(vec![ty(0)?]),
+            "Scale" | "Mul" | "AddRow" | "Sgd" | "Pick" | "Look" => Ok(vec![ty(0)?]),
             other => Err(format!("there is no operator {other}")),
         }
     }
@@ -43,6 +43,8 @@ impl OpFacts for Toy {
             // Adds a vector to each row: only the first input may be overwritten.
             "AddRow" => Facts { overwrites: vec![(0, 0)], ..Facts::default() },
             "Half" => Facts { views: vec![View { output: 0, input: 0, offset: half }], ..Facts::default() },
+            // Refuses indices (the second input) that are out of range.
+            "Look" => Facts { can_fail: true, ..Facts::default() },
             "Sgd" => Facts { commits: vec![(0, 0)], ..Facts::default() },
             _ => Facts { once: true, ..Facts::default() },
         })
