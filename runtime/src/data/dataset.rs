@@ -3,7 +3,12 @@
 //! An array of the input's own shape is one batch, used at every step; an extra leading axis gives a batch each; a longer first axis is
 //! cut into batches, the rest left out.
 
-use super::{DataError, array::Array, npz::Npz};
+use super::{
+    DataError,
+    array::Array,
+    cut::{Cut, OneHot, cut, labels},
+    npz::Npz,
+};
 use graph::{DType, Literal, TensorType};
 use rand::{SeedableRng, seq::SliceRandom};
 use std::{
@@ -33,23 +38,12 @@ pub struct BatchArray {
     pub bytes: Vec<u8>,
 }
 
-/// How an array gives batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
-    /// The same batch always.
-    Whole,
-    /// A batch each along an extra first axis.
-    Steps,
-    /// Rows along the first axis.
-    Rows,
-}
-
 struct Column {
     wanted: Wanted,
     array: Array,
     cut: Cut,
-    /// Labels are given with this many scores for each one.
-    one_hot: Option<u64>,
+    /// Labels are given with scores for each one, along one of these axes of a batch.
+    one_hot: Vec<OneHot>,
     /// Bytes of a batch in the file.
     batch_bytes: u64,
 }
@@ -290,29 +284,8 @@ impl Column {
         let shape: Option<Vec<u64>> = wanted.ty.shape.fixed().map(|s| s.iter().map(|d| *d as u64).collect());
         let shape = shape.ok_or_else(|| fail(format!("input {:?} has no fixed shape", wanted.name)))?;
         let given = array.ty.shape.clone();
-        let fits = |given: &[u64], shape: &[u64]| -> Option<Cut> {
-            if given == shape {
-                Some(Cut::Whole)
-            } else if given.len() == shape.len() + 1 && given[1..] == *shape {
-                Some(Cut::Steps)
-            } else if !shape.is_empty()
-                && given.len() == shape.len()
-                && given[1..] == shape[1..]
-                && given[0] > shape[0]
-            {
-                Some(Cut::Rows)
-            } else {
-                None
-            }
-        };
-        let mut one_hot = None;
-        let mut cut = fits(&given, &shape);
-        if cut.is_none() && wanted.label && given.len() > 1 {
-            let classes = given[given.len() - 1];
-            cut = fits(&given[..given.len() - 1], &shape);
-            // A last axis of one element is no score, but the label itself.
-            one_hot = cut.and((classes > 1).then_some(classes));
-        }
+        let (cut, one_hot) =
+            if wanted.label { labels(&given, &shape) } else { (cut(&given, &shape), Vec::new()) };
         let cut = cut.ok_or_else(|| {
             fail(format!(
                 "shape {given:?} does not fit input {:?} of shape {shape:?}: give one batch of that shape, an extra first axis of batches, \
@@ -322,7 +295,7 @@ impl Column {
         })?;
         let (from, to) = (array.ty.dtype, wanted.ty.dtype);
         let lossless =
-            from == to || (to == DType::I64 && from.is_int() && from != DType::U64) || one_hot.is_some();
+            from == to || (to == DType::I64 && from.is_int() && from != DType::U64) || !one_hot.is_empty();
         if !lossless {
             if !(from.is_float() && to.is_float()) {
                 return Err(fail(format!("elements are {from}, input {:?} takes {to}", wanted.name)));
@@ -337,7 +310,7 @@ impl Column {
                 given[0]
             ));
         }
-        let per: u64 = shape.iter().product::<u64>() * one_hot.unwrap_or(1);
+        let per: u64 = shape.iter().product::<u64>() * one_hot.first().map_or(1, |h| h.classes);
         let batch_bytes = per * from.size();
         Ok(Column { wanted, array, cut, one_hot, batch_bytes })
     }
@@ -364,24 +337,19 @@ impl Column {
 
     fn convert(&self, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> {
         let (from, to) = (self.array.ty.dtype, self.wanted.ty.dtype);
-        if from == to && self.one_hot.is_none() {
+        if from == to && self.one_hot.is_empty() {
             return Ok(bytes);
         }
         let fail = |what: String| DataError { file: self.array.label.clone(), what };
         let n = bytes.len() as u64 / from.size();
         let literal = Literal::new(from, vec![n], bytes).map_err(|e| fail(e.to_string()))?;
-        if let Some(classes) = self.one_hot {
+        if let Some(usual) = self.one_hot.first() {
             let scores = literal.to_floats();
-            let mut labels = Vec::new();
-            for (i, row) in scores.chunks_exact(classes.max(1) as usize).enumerate() {
-                let hot = row.iter().position(|x| *x == 1.0);
-                let one_hot = row.iter().filter(|x| **x != 0.0).count() == 1;
-                let class = hot.filter(|_| one_hot).ok_or_else(|| {
-                    fail(format!("row {i} of the batch is not one-hot: one element must be 1, all others 0"))
-                })?;
-                labels.extend_from_slice(Literal::scalar(to, class as f64).bytes());
-            }
-            return Ok(labels);
+            let labels = self.one_hot.iter().find_map(|h| h.labels(&scores).ok());
+            let labels = labels.map_or_else(|| usual.labels(&scores), Ok).map_err(|row| {
+                fail(format!("row {row} of the batch is not one-hot: one element must be 1, all others 0"))
+            })?;
+            return Ok(labels.iter().flat_map(|l| Literal::scalar(to, *l as f64).bytes().to_vec()).collect());
         }
         if let Some(ints) = literal.to_ints().filter(|_| to == DType::I64) {
             return Ok(ints.iter().flat_map(|i| i.to_le_bytes()).collect());

@@ -1,6 +1,7 @@
 //! Tensors in files: npy, npz, and data sets of them.
 
 pub mod array;
+mod cut;
 pub mod dataset;
 pub mod npy;
 pub mod npz;
