@@ -65,10 +65,13 @@ fn a_run_killed_a_hundred_times_resumes_to_the_same_bytes() {
     while moments.peek().is_some() {
         round += 1;
         let broken = folder(&format!("broken{round}"));
+        let log = temp.path().join(format!("broken{round}.{}", if round % 2 == 0 { "csv" } else { "jsonl" }));
+        let log_name = log.display().to_string();
         loop {
             let moment = moments.next();
             let mut options = adam(&options);
             options[1] = if moments.len() % 2 == 0 { "100%" } else { "1G" };
+            options.extend(["--log", &log_name]);
             let args = broken.args(&options);
             let mut child = command(&args.iter().map(String::as_str).collect::<Vec<_>>()).spawn().unwrap();
             if let Some(pause) = moment {
@@ -83,6 +86,13 @@ fn a_run_killed_a_hundred_times_resumes_to_the_same_bytes() {
             }
         }
         assert!(last(&broken.dir) == expected, "the last checkpoints differ in round {round}");
+        // Each step has its line, and no step that was gone back behind has two.
+        let text = fs::read_to_string(&log).unwrap();
+        let step = |l: &str| {
+            let cell = l.trim_start_matches(r#"{"schema":1,"step":"#).split(',').next()?;
+            cell.parse::<u64>().ok()
+        };
+        assert!(text.lines().filter_map(step).eq(1..=40), "{text}");
     }
 }
 

@@ -328,7 +328,7 @@ fn once(
     let log = args
         .log
         .as_ref()
-        .map(|p| Log::open(p, args.resume, eval.as_ref().map_or(&[], |e| &e.names)))
+        .map(|p| Log::open(p, args.resume.then_some(cursor.step), eval.as_ref().map_or(&[], |e| &e.names)))
         .transpose()?;
     let mut run = Run {
         args,

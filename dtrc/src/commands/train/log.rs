@@ -5,7 +5,7 @@ use crate::error::CliError;
 use serde_json::json;
 use std::{
     fs::File,
-    io::{BufWriter, Write},
+    io::{BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -33,16 +33,15 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the file, anew or to go on at its end. After evaluations a line has these metrics, too.
-    pub fn open(path: &Path, append: bool, metrics: &[String]) -> Result<Log, CliError> {
+    /// Opens the file, anew or to go on behind the line of step `after`. After evaluations a line has these metrics, too.
+    pub fn open(path: &Path, after: Option<u64>, metrics: &[String]) -> Result<Log, CliError> {
         let fail = |e: std::io::Error| CliError::unwritable(path, &e);
-        let file = File::options()
-            .create(true)
-            .write(true)
-            .append(append)
-            .truncate(!append)
-            .open(path)
-            .map_err(fail)?;
+        if let Some(step) = after {
+            forget_later(path, step)?;
+        }
+        let mut options = File::options();
+        options.create(true).append(after.is_some());
+        let file = options.write(true).truncate(after.is_none()).open(path).map_err(fail)?;
         let fresh = file.metadata().map_err(fail)?.len() == 0;
         let csv = path.extension().is_some_and(|e| e == "csv");
         let mut out = BufWriter::new(file);
@@ -74,4 +73,33 @@ impl Log {
             .and_then(|()| self.out.flush())
             .map_err(|e| CliError::unwritable(&self.path, &e))
     }
+}
+
+/// Takes lines of steps after `step` out of a log, and a last line that was not finished: a run that was killed had come further than the
+/// checkpoint from which it goes on.
+fn forget_later(path: &Path, step: u64) -> Result<(), CliError> {
+    let fail = |e: std::io::Error| CliError::unwritable(path, &e);
+    // A pipe or a terminal has no past.
+    if !path.metadata().is_ok_and(|m| m.is_file()) {
+        return Ok(());
+    }
+    let file = File::options().read(true).write(true).open(path).map_err(fail)?;
+    let (mut line, mut kept) = (Vec::new(), 0);
+    let mut old = BufReader::new(&file);
+    while old.read_until(b'\n', &mut line).map_err(fail)? > 0 {
+        if !line.ends_with(b"\n") || step_of(&line).is_some_and(|s| s > step) {
+            return file.set_len(kept).map_err(fail);
+        }
+        kept += line.len() as u64;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// The step of a line; `None` for the names of columns, and for what is no line of a log.
+fn step_of(line: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(line).ok()?.trim_end();
+    let cell = text.split(',').next()?;
+    let number = || serde_json::from_str::<serde_json::Value>(text).ok()?.get("step")?.as_u64();
+    cell.parse().ok().or_else(number)
 }
