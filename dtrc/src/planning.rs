@@ -8,6 +8,7 @@ use compiler::{
     planner::{Options, Problem},
 };
 use graph::Graph;
+use plan::{Plan, Program, ProgramKind};
 
 /// Plans a model at each of the budgets, in one search: a larger budget never gives a slower plan.
 pub fn plan_at(
@@ -43,4 +44,18 @@ pub fn extra_fraction(plan: &plan::Plan) -> f64 {
 /// A fraction as JSON: infinity and the like are null.
 pub fn number(x: f64) -> serde_json::Value {
     serde_json::Number::from_f64(x).map_or(serde_json::Value::Null, serde_json::Value::Number)
+}
+
+/// Predicted seconds of a training step, or of the one program of a plan without training; `None` where it is known only at run time.
+pub fn predicted_step_seconds(plan: &Plan) -> Option<f64> {
+    let parts = u64::from(plan.accumulate.max(1));
+    let times = |p: &&Program| match p.kind {
+        ProgramKind::Train | ProgramKind::Last => 1,
+        ProgramKind::Micro => parts - 1,
+        ProgramKind::Infer => u64::from(plan.programs[0].kind == ProgramKind::Infer),
+    };
+    let programs: Vec<&Program> = plan.programs.iter().filter(|p| times(p) > 0).collect();
+    let is_static = programs.iter().all(|p| p.dynamic.is_none());
+    let ns: u64 = programs.iter().map(|p| p.certificate.time_ns.saturating_mul(times(p))).sum();
+    is_static.then_some(ns as f64 * 1e-9)
 }

@@ -52,6 +52,26 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     ))
 }
 
+/// A duration for people, in three digits.
+pub fn seconds(s: f64) -> String {
+    let (scale, unit) = if s < 1e-3 {
+        (1e6, "us")
+    } else if s < 1.0 {
+        (1e3, "ms")
+    } else {
+        (1.0, "s")
+    };
+    let x = s * scale;
+    let digits = if x < 10.0 {
+        2
+    } else if x < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{x:.digits$} {unit}")
+}
+
 /// Reads a number of bytes as [`budget`] does, without shares.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use crate::{
     cli::Global,
     error::CliError,
     model::{Model, ModelArgs, OpenModel, list_trainable, load_any},
+    planning,
     progress::{Progress, note},
     units,
 };
@@ -260,6 +261,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             "schema": 1, "model": model.name, "budget_bytes": compiled.budget, "keep_all_peak_bytes": compiled.keep_all,
             "state_bytes": plan.state_bytes, "peak_bytes": main.live_peak, "arena_bytes": plan.arena,
             "naive_peak_bytes": main.naive_peak, "extra_time_fraction": extra, "lower_bound_fraction": bound,
+            "predicted_seconds_per_step": planning::predicted_step_seconds(plan),
             "stop_reason": main.stop_reason, "strategy": main.strategy, "numerics": hex(&plan.numerics),
             "plan_file": path, "seconds": start.elapsed().as_secs_f64(),
         });

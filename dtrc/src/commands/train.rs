@@ -357,12 +357,11 @@ fn once(
             hasher.update(&run.session.state(&e.name)?);
         }
     }
-    run.step_seconds.sort_by(f64::total_cmp);
     let moments = if args.picture.is_some() { run.moments()? } else { Vec::new() };
     let summary = Summary {
         losses: std::mem::take(&mut run.losses),
         state: hasher.finalize(),
-        seconds_per_step: run.step_seconds.get(run.step_seconds.len() / 2).copied().unwrap_or(0.0),
+        seconds_per_step: steps::median(&run.step_seconds).unwrap_or(0.0),
         arena: run.session.plan().arena,
         budget: run.session.plan().budget,
         recomputed,

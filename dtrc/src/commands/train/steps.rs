@@ -11,6 +11,7 @@ use crate::{
     error::{self, CliError},
     memory,
     picture::Moment,
+    planning,
     progress::note,
     save::Saves,
     schedule::learning_rate,
@@ -286,8 +287,11 @@ impl Run<'_> {
         if self.args.compare && self.global.quiet {
             return Ok(0);
         }
+        let per_step = median(&self.step_seconds);
+        let predicted = planning::predicted_step_seconds(plan);
         if self.global.json {
             let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
+                "seconds_per_step": per_step, "predicted_seconds_per_step": predicted,
                 "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
                 "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
                 "eval": self.evaluated.as_ref().map(|(_, m)| object(m)), "saved": saved});
@@ -305,8 +309,12 @@ impl Run<'_> {
             };
             let eval = self.evaluated.as_ref();
             let eval = eval.map_or_else(String::new, |(_, m)| format!("evaluation: {}   ", text(m)));
+            let predicted =
+                predicted.map_or_else(String::new, |p| format!(", predicted {}", units::seconds(p)));
+            let each =
+                per_step.map_or_else(String::new, |s| format!(" ({} each{predicted})", units::seconds(s)));
             println!(
-                "{steps} in {seconds:.1} s   {loss}{eval}arena {} within {}   peak resident {}",
+                "{steps} in {seconds:.1} s{each}   {loss}{eval}arena {} within {}   peak resident {}",
                 units::bytes(plan.arena),
                 units::bytes(plan.budget),
                 peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
@@ -314,6 +322,13 @@ impl Run<'_> {
         }
         Ok(0)
     }
+}
+
+/// The middle of some durations; `None` if there is none.
+pub fn median(seconds: &[f64]) -> Option<f64> {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
 }
 
 fn at_batch(e: RuntimeError, epoch: u64, batch: u64) -> CliError {
