@@ -1,26 +1,38 @@
 //! `dtrc explain`: why a tensor is kept, dropped or recomputed, and what the other choice would cost.
 
+mod html;
 mod life;
+mod storages;
 
 use crate::{
-    cli::Global, commands::show::read_plan, error::CliError, model::costs, planning::extra_fraction, units,
+    cli::Global,
+    commands::{compile::write_file, show::read_plan},
+    error::CliError,
+    model::costs,
+    planning::extra_fraction,
+    progress::note,
+    units,
 };
+use compiler::cost::CostModel;
 use graph::{ValueDef, ValueId, quote_name};
 use life::Lives;
-use plan::Plan;
+use plan::{Plan, Replay};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `dtrc explain`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --tensor: the memory over the step, what is live at the peak, and what is recomputed at which price. With it: the life of one
 tensor, and for each gap in which nothing reads it, what the other choice would cost. Times are predictions: give --costs for measured
-ones. Steps count from 0; a tensor is named like its value or its node.
+ones. Steps count from 0; a tensor is named like its value or its node. --html writes a page to look into with a browser: the memory and the
+addresses over the step, what is live at any step, what is recomputed.
 
 Examples:
   dtrc explain model.dtrc
-  dtrc explain model.dtrc --tensor conv1")]
+  dtrc explain model.dtrc --tensor conv1
+  dtrc explain model.dtrc --html model.html
+  dtrc explain half.dtrc --beside full.dtrc --html both.html")]
 pub struct Args {
     /// The plan file.
     plan: PathBuf,
@@ -37,6 +49,14 @@ pub struct Args {
     #[arg(long, default_value_t = 10, value_name = "N")]
     top: usize,
 
+    /// Write a page for a browser, complete in one file.
+    #[arg(long, value_name = "FILE", conflicts_with = "tensor")]
+    html: Option<PathBuf>,
+
+    /// Show this plan on the page, too, on the same scale.
+    #[arg(long, value_name = "PLAN", requires = "html")]
+    beside: Option<PathBuf>,
+
     /// Measured times, from dtrc profile.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
@@ -44,20 +64,43 @@ pub struct Args {
 
 /// Explains.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
-    let (plan, replays) = read_plan(&args.plan)?;
     let costs = costs(args.costs.as_deref())?;
-    let (Some(program), Some(replay)) = (plan.programs.get(args.program), replays.get(args.program)) else {
-        return Err(CliError::usage(format!(
-            "the plan has {} programs, counted from 0",
-            plan.programs.len()
-        )));
-    };
-    let lives = Lives::new(program, replay, &costs);
+    let (plan, replays) = read_plan(&args.plan)?;
+    let lives = lives_of(&plan, &replays, args.program, &costs)?;
+    if let Some(path) = &args.html {
+        let title = |p: &Path| p.display().to_string();
+        let mut plans = vec![html::data(&plan, &lives, &title(&args.plan))];
+        if let Some(other) = &args.beside {
+            let (plan, replays) = read_plan(other)?;
+            plans.push(html::data(&plan, &lives_of(&plan, &replays, args.program, &costs)?, &title(other)));
+        }
+        write_file(path, html::page(&plans).as_bytes())?;
+        note(global.quiet, format!("wrote {}", path.display()));
+        return Ok(0);
+    }
     match &args.tensor {
         None => overview(&plan, &lives, args.top, global),
         Some(name) => tensor(&plan, &lives, find(&lives, name)?, global),
     }
     Ok(0)
+}
+
+/// The lives in a plan's program `index`.
+fn lives_of<'a>(
+    plan: &'a Plan,
+    replays: &'a [Replay],
+    index: usize,
+    costs: &CostModel,
+) -> Result<Lives<'a>, CliError> {
+    let (Some(program), Some(replay)) = (plan.programs.get(index), replays.get(index)) else {
+        let n = plan.programs.len();
+        return Err(CliError::usage(format!("the plan has {n} programs, counted from 0")));
+    };
+    if program.dynamic.is_some() {
+        let what = "is made anew at every step, and has no steps to explain before; `dtrc show` tells why";
+        return Err(CliError::bad_input(format!("program {index} of {} {what}", quote_name(&plan.model))));
+    }
+    Ok(Lives::new(program, replay, costs))
 }
 
 /// The value of this name, or the first output of the node of this name.
