@@ -22,8 +22,8 @@ def main():
             args = [a.dtrc, "--quiet", "--json", "compile", path, "--budget", budget, "-o", "/tmp/plan_topology.dtrc"]
             out = subprocess.run(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             r = json.loads(out.stdout.splitlines()[-1])
-            if "error" in r:
-                rows.append([model, budget, "", "", "", "", "", r["error"]["kind"]])
+            if "exit_code" in r:
+                rows.append([model, budget, "", "", "", "", "", r["kind"]])
             else:
                 bound = r["lower_bound_fraction"]
                 rows.append([model, budget, r["keep_all_peak_bytes"], r["arena_bytes"], round(r["extra_time_fraction"], 5),

@@ -24,10 +24,11 @@ pub fn lower(graph: &Graph, costs: &CostModel, state_bytes: u64) -> Result<Probl
     for v in &graph.values {
         let bytes = v.ty.bytes().ok_or_else(|| LowerError {
             at: v.name.to_string(),
-            what: format!(
-                "its size, {}, is known only at run time: bind its dimensions with --dim",
-                v.ty.shape
-            ),
+            what: if v.ty.shape.fixed().is_some() {
+                format!("its size, {}, is more bytes than can be counted", v.ty)
+            } else {
+                format!("its size, {}, is known only at run time: bind its dimensions with --dim", v.ty.shape)
+            },
         })?;
         let resident = matches!(v.def, ValueDef::State(_) | ValueDef::Constant(_));
         let producer = if let ValueDef::Node { node, .. } = v.def { Some(node.0) } else { None };

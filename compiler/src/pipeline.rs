@@ -89,10 +89,10 @@ pub fn programs(
     Ok((out, unreached))
 }
 
-/// Gives constants a place in the state section and leaves out states that nothing reads.
+/// Gives constants a place in the state section and leaves out inputs and states that nothing reads.
 fn finish(pass: &'static str, mut g: Graph) -> Result<Graph, CompileError> {
     g.lift_constants();
-    g.drop_unused_states();
+    g.drop_unread();
     verified(pass, g)
 }
 

@@ -88,7 +88,8 @@ impl CliError {
     /// Prints it: to stderr, and as an object to stdout with `--json`.
     pub fn report(&self, json: bool) {
         if json {
-            let object = json!({"schema": 1, "error": {"kind": self.kind, "message": self.message, "exit_code": self.code}});
+            let object =
+                json!({"schema": 1, "kind": self.kind, "message": self.message, "exit_code": self.code});
             println!("{object}");
         }
         eprintln!("error: {}", self.message);

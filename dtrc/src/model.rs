@@ -14,7 +14,7 @@ use compiler::{
     pipeline::{CompileError, programs},
     train::{Loss, Optimizer, TrainOptions, find_loss},
 };
-use graph::{Graph, TensorType};
+use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::ProgramKind;
 use runtime::WeightSource;
@@ -33,7 +33,8 @@ pub struct ModelArgs {
     #[arg(long = "dim", value_name = "NAME=N", value_parser = import::parse_binding)]
     pub dims: Vec<(String, i64)>,
 
-    /// The loss: output:NAME for one in the model, or cross-entropy, nll, mse, bce on an output with the label as a new input.
+    /// The loss: output:NAME for one in the model, or cross-entropy (of scores), nll (of log-probabilities), mse, bce (of probabilities, as
+    /// a sigmoid gives them) on an output with the label as a new input.
     /// Default: the model's only scalar output.
     #[arg(long, value_parser = parse_loss)]
     pub loss: Option<Loss>,
@@ -228,6 +229,21 @@ impl ModelArgs {
                 "--momentum, --weight-decay, --betas, --eps and --clip-norm must be finite and not negative",
             ));
         }
+        if self.clip_norm == Some(0.0) {
+            return Err(CliError::usage(
+                "--clip-norm 0 would scale every gradient to nothing: give a norm above 0",
+            ));
+        }
+        if self.betas.iter().any(|b| *b >= 1.0) {
+            return Err(CliError::usage("--betas must be below 1: with 1 a moment never forgets"));
+        }
+        let sgd = self.optimizer == OptimizerName::Sgd;
+        if !sgd && (self.momentum != 0.0 || self.nesterov) {
+            return Err(CliError::usage("--momentum and --nesterov are SGD's; adam and adamw have --betas"));
+        }
+        if self.nesterov && self.momentum == 0.0 {
+            return Err(CliError::usage("--nesterov needs --momentum"));
+        }
         Ok(match self.optimizer {
             OptimizerName::Sgd => Optimizer::Sgd {
                 momentum: self.momentum,
@@ -391,10 +407,19 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     let train = args.train_options(&imported.graph, &imported.candidates)?;
     let chosen = &train.trainable;
+    let is_half = |s: &graph::State| matches!(imported.graph.ty(s.input).dtype, DType::F16 | DType::BF16);
+    if trains && chosen.is_empty() && imported.graph.states.iter().any(is_half) {
+        return Err(CliError::bad_input(format!(
+            "{}: its weights are 16-bit floats, and dtrc trains float32 and float64: convert the model first",
+            args.model.display()
+        )));
+    }
     if trains {
         let sizes = imported.graph.states.iter().filter(|s| chosen.iter().any(|c| **c == *s.name));
-        let n: u64 = sizes.filter_map(|s| imported.graph.ty(s.input).shape.elements()).sum();
-        note(global.quiet, format!("{} trainable tensors with {n} elements", chosen.len()));
+        let types: Vec<&TensorType> = sizes.map(|s| imported.graph.ty(s.input)).collect();
+        let n: u64 = types.iter().filter_map(|t| t.shape.elements()).sum();
+        let bytes = units::bytes(types.iter().filter_map(|t| t.bytes()).sum());
+        note(global.quiet, format!("{} trainable tensors with {n} elements, {bytes}", chosen.len()));
     }
     let evaluates = !args.metric.is_empty();
     let mut infer =
@@ -409,6 +434,10 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
             format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()),
         );
     }
+    let unread: Vec<String> = unread_inputs(&imported.graph, &graphs);
+    if !unread.is_empty() {
+        note(global.quiet, format!("inputs that nothing reads are left out: {}", unread.join(", ")));
+    }
     Ok(Model {
         name: stem(&args.model),
         weights: imported.weights,
@@ -417,6 +446,14 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         costs: costs(args.costs.as_deref())?,
         open: None,
     })
+}
+
+/// Names of a model's inputs that none of its programs takes.
+fn unread_inputs(model: &Graph, programs: &[(ProgramKind, Graph)]) -> Vec<String> {
+    let taken =
+        |name: &str| programs.iter().any(|(_, g)| g.inputs.iter().any(|i| &*g.value(i.value).name == name));
+    let names = model.inputs.iter().map(|i| &*model.value(i.value).name);
+    names.filter(|n| !taken(n)).map(graph::quote_name).map(|n| n.to_string()).collect()
 }
 
 /// File name without its extension.

@@ -13,10 +13,10 @@ pub enum LrSchedule {
     Step,
 }
 
-/// The learning rate of step `step` (from 1) of `total`, rising linearly over the first `warmup` steps.
+/// The learning rate of step `step` (from 1) of `total`, rising linearly over the first `warmup` steps to its full value at the last of them.
 pub fn learning_rate(schedule: LrSchedule, base: f64, step: u64, total: u64, warmup: u64) -> f64 {
     if step <= warmup {
-        return base * step as f64 / (warmup + 1) as f64;
+        return base * step as f64 / warmup as f64;
     }
     let span = total.saturating_sub(warmup).max(1) as f64;
     let done = ((step - warmup - 1) as f64 / span).min(1.0);
@@ -36,7 +36,7 @@ mod tests {
     fn schedules_start_at_the_rate_and_fall() {
         for s in [LrSchedule::Constant, LrSchedule::Linear, LrSchedule::Cosine, LrSchedule::Step] {
             let lr = |step| learning_rate(s, 1.0, step, 110, 10);
-            assert!((lr(1) - 1.0 / 11.0).abs() < 1e-12 && lr(11) == 1.0, "{s:?}");
+            assert!((lr(1) - 0.1).abs() < 1e-12 && lr(10) == 1.0 && lr(11) == 1.0, "{s:?}");
             let rest: Vec<f64> = (11..=110).map(lr).collect();
             assert!(rest.windows(2).all(|w| w[1] <= w[0] && w[1] >= 0.0), "{s:?}");
         }

@@ -114,9 +114,9 @@ fn errors_are_objects_with_json() {
         out.fails(code, &["error: "]);
         let objects = out.objects();
         let [o] = objects.as_slice() else { panic!("{}", out.stdout) };
-        assert_eq!((&o["schema"], &o["error"]["exit_code"]), (&1.into(), &code.into()));
-        assert_eq!(o["error"]["kind"], kind);
-        assert!(o["error"]["message"].as_str().is_some_and(|m| !m.is_empty()));
+        assert_eq!((&o["schema"], &o["exit_code"]), (&1.into(), &code.into()));
+        assert_eq!(o["kind"], kind);
+        assert!(o["message"].as_str().is_some_and(|m| !m.is_empty()));
     }
 }
 

@@ -105,19 +105,18 @@ impl Graph {
         }
     }
 
-    /// Removes states that no node reads, that are no output and that nothing updates.
-    pub fn drop_unused_states(&mut self) {
+    /// Removes inputs and states that no node reads and that are no output, but for states that are updated.
+    pub fn drop_unread(&mut self) {
         let mut read = vec![false; self.values.len()];
         for v in self.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&self.outputs) {
             read[v.index()] = true;
         }
-        let keep: Vec<bool> =
-            self.states.iter().map(|s| s.output.is_some() || read[s.input.index()]).collect();
-        if keep.iter().all(|k| *k) {
+        let states = self.states.iter().filter(|s| s.output.is_none()).map(|s| s.input);
+        let gone: BTreeSet<ValueId> =
+            states.chain(self.inputs.iter().map(|i| i.value)).filter(|v| !read[v.index()]).collect();
+        if gone.is_empty() {
             return;
         }
-        let gone: BTreeSet<ValueId> =
-            self.states.iter().zip(&keep).filter(|(_, k)| !**k).map(|(s, _)| s.input).collect();
         let mut next = 0;
         let new_id: Vec<u32> = (0..self.values.len())
             .map(|i| {
@@ -127,19 +126,22 @@ impl Graph {
             })
             .collect();
         let map = |v: &mut ValueId| *v = ValueId(new_id[v.index()]);
+        self.states.retain(|s| !gone.contains(&s.input));
+        self.inputs.retain(|i| !gone.contains(&i.value));
         let mut i = 0;
         self.values.retain(|_| {
             i += 1;
             !gone.contains(&ValueId(i - 1))
         });
-        let mut k = keep.iter();
-        self.states.retain(|_| k.next().copied().unwrap_or(true));
         for n in &mut self.nodes {
             n.inputs.iter_mut().flatten().for_each(map);
             n.outputs.iter_mut().for_each(map);
         }
         self.outputs.iter_mut().for_each(map);
-        self.inputs.iter_mut().for_each(|i| map(&mut i.value));
+        for (k, i) in self.inputs.iter_mut().enumerate() {
+            map(&mut i.value);
+            self.values[i.value.index()].def = ValueDef::Input(k as u32);
+        }
         for (i, s) in self.states.iter_mut().enumerate() {
             map(&mut s.input);
             s.output.iter_mut().for_each(map);

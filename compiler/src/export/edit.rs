@@ -76,6 +76,9 @@ impl From<io::Error> for EditError {
     }
 }
 
+/// Links to follow before they are taken for a circle, as in Linux.
+const MOST_LINKS: usize = 40;
+
 /// A file written aside; removed unless it is put in its place.
 pub struct Aside {
     path: PathBuf,
@@ -92,8 +95,16 @@ impl Drop for Aside {
 }
 
 impl Aside {
-    /// A new file that will be `target`.
+    /// A new file that will be `target`, or what `target` links to.
+    ///
+    /// # Errors
+    ///
+    /// What the system says; that something stands there which is no regular file, such as a device or a pipe.
     pub fn create(target: &Path) -> io::Result<(Aside, File)> {
+        let target = &followed(target)?;
+        if target.exists() && !target.is_file() {
+            return Err(io::Error::other("this is not a regular file"));
+        }
         let mut name = std::ffi::OsString::from(".");
         name.push(target.file_name().unwrap_or_default());
         name.push(format!(".{}.tmp", std::process::id()));
@@ -109,6 +120,18 @@ impl Aside {
         let dir = self.target.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(dir)?.sync_all()
     }
+}
+
+/// Where links lead, so that renaming replaces the file and not the link.
+fn followed(target: &Path) -> io::Result<PathBuf> {
+    let mut at = target.to_owned();
+    for _ in 0..MOST_LINKS {
+        if !at.is_symlink() {
+            return Ok(at);
+        }
+        at = at.with_file_name(fs::read_link(&at)?);
+    }
+    Err(io::Error::other("too many symbolic links"))
 }
 
 /// Writes a copy of `source` (nothing if there is none) beside `target`, with the edits in the order of their positions.

@@ -10,5 +10,6 @@ mod proto;
 pub mod save;
 mod sites;
 
+pub use edit::Aside;
 pub use onnx::{EmitOnnxError, EmittedOnnx, emit_onnx};
 pub use save::{SaveError, SaveOptions, Saved, Saver};

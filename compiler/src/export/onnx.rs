@@ -112,13 +112,47 @@ pub fn emit_onnx(
     }
     let write = || -> io::Result<()> {
         let (aside, file) = Aside::create(path)?;
-        let mut out = BufWriter::new(file);
+        let mut out = Holding { out: BufWriter::new(file), error: None };
         model.write_to_writer(&mut out).map_err(io::Error::other)?;
+        let Holding { out, error } = out;
+        error.map_or(Ok(()), Err)?;
         out.into_inner()?.sync_all()?;
         aside.place()
     };
     write().map_err(fail(path))?;
     Ok(EmittedOnnx { files, standard, functions, without_elements })
+}
+
+/// A writer that never fails, and holds the first error: protobuf's stream panics if it cannot write what is left when it is dropped.
+struct Holding<W> {
+    out: W,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Holding<W> {
+    fn hold(&mut self, result: io::Result<()>) {
+        if let Err(e) = result {
+            self.error.get_or_insert(e);
+        }
+    }
+}
+
+impl<W: Write> Write for Holding<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.error.is_none() {
+            let result = self.out.write_all(bytes);
+            self.hold(result);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.error.is_none() {
+            let result = self.out.flush();
+            self.hold(result);
+        }
+        Ok(())
+    }
 }
 
 /// The file of large tensors.

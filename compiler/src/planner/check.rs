@@ -3,7 +3,7 @@
 //! Everything after it indexes without looking: a problem that passes has only valid indices, a topological node order, consistent
 //! producers and views whose source is at hand when they are made.
 
-use super::problem::{NodeId, Problem, ValueId};
+use super::problem::{Node, NodeId, Problem, ValueId};
 
 /// Why a problem is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,8 +61,11 @@ pub enum ProblemError {
     #[error("the alignment is zero")]
     Alignment,
     /// The sizes or times do not fit in 64 bits when added up.
-    #[error("the sizes or the times add up to more than 62 bits")]
-    TooLarge,
+    #[error("the sizes or the times add up to more than can be counted; most by {at:?}")]
+    TooLarge {
+        /// Name of the largest value, or of the node that takes longest.
+        at: String,
+    },
 }
 
 /// Checks that a problem is well formed.
@@ -146,7 +149,11 @@ fn check_sums(problem: &Problem) -> Result<(), ProblemError> {
         || problem.nodes.len() >= 1 << 28
         || problem.values.len() >= 1 << 28
     {
-        return Err(ProblemError::TooLarge);
+        let longest = |n: &&Node| n.implementations.iter().map(|i| i.time).max();
+        let (value, node) =
+            (problem.values.iter().max_by_key(|v| v.bytes), problem.nodes.iter().max_by_key(longest));
+        let at = if bytes >= 1 << 62 { value.map(|v| &v.name) } else { node.map(|n| &n.name) };
+        return Err(ProblemError::TooLarge { at: at.cloned().unwrap_or_default() });
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `dtrc check`: is this plan right?
 
 use crate::{cli::Global, commands::show::read_plan, error::CliError, units::bytes};
+use plan::{Plan, Replay};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `dtrc check`.
 #[derive(Debug, clap::Args)]
@@ -12,26 +13,37 @@ pub struct Args {
     plans: Vec<PathBuf>,
 }
 
-/// Reads and validates every plan.
+/// Reads and validates every plan; ends with the first error after all were looked at.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    let mut failed: Option<CliError> = None;
     for path in &args.plans {
-        let (plan, replays) = read_plan(path)?;
-        let peak = replays.iter().map(|r| r.peak).max().unwrap_or(0);
-        if global.json {
-            let object = json!({"schema": 1, "plan": path, "valid": true, "arena_bytes": plan.arena, "peak_bytes": peak,
-                "budget_bytes": plan.budget, "numerics": plan::hex(&plan.numerics)});
-            println!("{object}");
-        } else {
-            let programs: Vec<_> = plan.programs.iter().map(|p| p.kind.to_string()).collect();
-            println!(
-                "{}: valid   programs {}   live peak {}   arena {} within the budget of {}",
-                path.display(),
-                programs.join(", "),
-                bytes(peak),
-                bytes(plan.arena),
-                bytes(plan.budget)
-            );
+        match read_plan(path) {
+            Ok((plan, replays)) => tell(path, &plan, &replays, global),
+            Err(e) => {
+                if let Some(before) = failed.replace(e) {
+                    before.report(global.json);
+                }
+            }
         }
     }
-    Ok(0)
+    failed.map_or(Ok(0), Err)
+}
+
+fn tell(path: &Path, plan: &Plan, replays: &[Replay], global: Global) {
+    let peak = replays.iter().map(|r| r.peak).max().unwrap_or(0);
+    if global.json {
+        let object = json!({"schema": 1, "plan": path, "valid": true, "arena_bytes": plan.arena, "peak_bytes": peak,
+            "budget_bytes": plan.budget, "numerics": plan::hex(&plan.numerics)});
+        println!("{object}");
+        return;
+    }
+    let programs: Vec<_> = plan.programs.iter().map(|p| p.kind.to_string()).collect();
+    println!(
+        "{}: valid   programs {}   live peak {}   arena {} within the budget of {}",
+        path.display(),
+        programs.join(", "),
+        bytes(peak),
+        bytes(plan.arena),
+        bytes(plan.budget)
+    );
 }

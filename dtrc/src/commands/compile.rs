@@ -9,7 +9,7 @@ use crate::{
     units,
 };
 use compiler::{
-    export,
+    export::{self, Aside},
     pipeline::{Budget, Compiled, Request, plan_programs},
     planner::Options as PlannerOptions,
 };
@@ -78,33 +78,22 @@ impl PlannerArgs {
 
 /// Writes a file aside, syncs it and renames it into place.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
-    let fail = |e: std::io::Error| CliError::unwritable(path, &e);
-    if path.exists() && !path.is_file() {
-        return Err(CliError::usage(format!("{}: not a regular file; choose another name", path.display())));
-    }
-    let mut name = path.file_name().map(std::ffi::OsStr::to_os_string).unwrap_or_default();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let aside = path.with_file_name(name);
     let write = || -> std::io::Result<()> {
-        let mut f = std::fs::File::create(&aside)?;
-        f.write_all(bytes)?;
-        f.sync_all()?;
-        std::fs::rename(&aside, path)?;
-        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
-            std::fs::File::open(dir)?.sync_all()?;
-        }
-        Ok(())
+        let (aside, mut file) = Aside::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        aside.place()
     };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&aside);
-        fail(e)
-    })
+    write().map_err(|e| CliError::unwritable(path, &e))
 }
 
 /// Refuses a place where no file can be written, before hours of work are lost to it.
 pub fn check_writable(path: &Path) -> Result<(), CliError> {
     if path.is_dir() {
         return Err(CliError::unwritable(path, &std::io::ErrorKind::IsADirectory.into()));
+    }
+    if path.exists() && !path.is_file() {
+        return Err(CliError::usage(format!("{}: not a regular file; choose another name", path.display())));
     }
     if path.exists() {
         return match std::fs::File::options().append(true).open(path) {
@@ -236,7 +225,15 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let start = Instant::now();
     if args.model.list_trainable {
         for (name, ty) in list_trainable(&args.model)? {
-            println!("{ty:<24} {}", graph::quote_name(&name));
+            if global.json {
+                let elements = ty.shape.elements();
+                println!(
+                    "{}",
+                    json!({"schema": 1, "tensor": name, "type": ty.to_string(), "elements": elements, "bytes": ty.bytes()})
+                );
+            } else {
+                println!("{ty:<24} {}", graph::quote_name(&name));
+            }
         }
         return Ok(0);
     }

@@ -58,7 +58,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     let extra = extra_fraction(plan);
     if global.json {
-        let object = json!({"schema": 1, "model": model.name, "least_budget_bytes": plan.arena, "lower_bound_bytes": bound,
+        let object = json!({"schema": 1, "model": model.name, "least_budget_bytes": best.budget, "arena_bytes": plan.arena, "lower_bound_bytes": bound,
             "state_bytes": plan.state_bytes, "keep_all_peak_bytes": best.keep_all, "extra_time_fraction": number(extra),
             "plan_file": args.output, "seconds": start.elapsed().as_secs_f64()});
         println!("{object}");
@@ -71,8 +71,8 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     };
     row(
         "least budget found",
-        plan.arena,
-        format!(", {:.1} % of keep-all, +{:.1} % time", share(plan.arena), extra * 100.0),
+        best.budget,
+        format!(", {:.1} % of keep-all, +{:.1} % time", share(best.budget), extra * 100.0),
     );
     row("proven lower bound", bound, format!(", {:.1} % of keep-all", share(bound)));
     row("state alone", plan.state_bytes, String::new());
@@ -93,7 +93,8 @@ fn at(model: &Model, options: &Options, bytes: u64) -> Result<Result<Compiled, u
     }
 }
 
-/// The plan with the least arena that is found: first what a search for any plan at all gives, then bisection towards the bound.
+/// The plan at the least budget for which compiling finds one: first what a search for any plan at all gives, then bisection towards the
+/// bound. A plan may need less than its budget, but a search within just that may not find it again: the budget is what is told.
 fn search(model: &Model, options: &Options, bound: u64, rounds: u32) -> Result<Compiled, CliError> {
     let mut high = bound;
     let mut best = None;
@@ -117,14 +118,16 @@ fn search(model: &Model, options: &Options, bound: u64, rounds: u32) -> Result<C
     };
     let mut low = bound;
     for _ in 0..rounds {
-        let high = best.plan.arena;
+        let high = best.budget;
         if high <= low || high - low <= high / 256 {
             break;
         }
+        // What the best plan leaves free is tried first.
         let middle = plan::align(low + (high - low) / 2);
-        match at(model, options, middle)? {
-            Ok(c) if c.plan.arena < high => best = c,
-            _ => low = middle,
+        let tried = if best.plan.arena > middle && best.plan.arena < high { best.plan.arena } else { middle };
+        match at(model, options, tried)? {
+            Ok(c) => best = c,
+            Err(_) => low = tried,
         }
     }
     Ok(best)

@@ -29,7 +29,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -153,10 +153,18 @@ pub enum OnNan {
     Skip,
 }
 
-/// Notes the last of SIGINT and SIGTERM; a second one ends the process at once.
-fn signals() -> Result<Arc<AtomicUsize>, CliError> {
+/// What came of SIGINT and SIGTERM.
+struct Signals {
+    /// The last one's number, 0 for none.
+    last: Arc<AtomicUsize>,
+    /// The next one ends the process at once: nothing was trained yet, or one has come before.
+    at_once: Arc<AtomicBool>,
+}
+
+/// Ends the process at once as long as nothing was trained, then notes the signal, and ends the process with a second one.
+fn signals() -> Result<Signals, CliError> {
     let flag = Arc::new(AtomicUsize::new(0));
-    let again = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let again = Arc::new(AtomicBool::new(true));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let wrap = |e: std::io::Error| CliError::failed(format!("signal handler: {e}"));
         signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, again.clone())
@@ -164,7 +172,7 @@ fn signals() -> Result<Arc<AtomicUsize>, CliError> {
         signal_hook::flag::register(signal, again.clone()).map_err(wrap)?;
         signal_hook::flag::register_usize(signal, flag.clone(), signal as usize).map_err(wrap)?;
     }
-    Ok(flag)
+    Ok(Signals { last: flag, at_once: again })
 }
 
 /// What a run of training gave.
@@ -188,11 +196,13 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     args.data.iter().chain(&args.eval_data).try_for_each(|p| check_data(p))?;
     let saves = args.save.save.iter().chain(&args.save.save_inference);
-    saves.chain(&args.log).chain(&args.picture).try_for_each(|p| check_writable(p))?;
+    // A log may go to a pipe or a terminal; files that are renamed into place may not.
+    let log = args.log.iter().filter(|p| !p.exists() || p.is_file() || p.is_dir());
+    saves.chain(&args.picture).chain(log).try_for_each(|p| check_writable(p))?;
     args.checkpoint.iter().try_for_each(|p| check_folder(p))?;
-    let interrupted = signals()?;
+    let signals = signals()?;
     if !args.compare {
-        return once(args, &args.session, global, &interrupted).map(|(code, _)| code);
+        return once(args, &args.session, global, &signals).map(|(code, _)| code);
     }
     let mut keep_all = args.session.clone();
     if keep_all.budget.replace(Budget::OfKeepAll(1.0)).is_none() {
@@ -200,11 +210,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     let quiet = Global { quiet: true, json: false };
     note(global.quiet, "training at keep-all's budget first");
-    let (code, reference) = once(args, &keep_all, quiet, &interrupted)?;
+    let (code, reference) = once(args, &keep_all, quiet, &signals)?;
     if code != 0 {
         return Ok(code);
     }
-    let (code, ours) = once(args, &args.session, global, &interrupted)?;
+    let (code, ours) = once(args, &args.session, global, &signals)?;
     if code != 0 {
         return Ok(code);
     }
@@ -253,8 +263,9 @@ fn once(
     args: &Args,
     session_args: &SessionArgs,
     global: Global,
-    interrupted: &Arc<AtomicUsize>,
+    signals: &Signals,
 ) -> Result<(u8, Summary), CliError> {
+    signals.at_once.store(true, Ordering::Relaxed);
     let ready = ready(
         session_args,
         global,
@@ -350,7 +361,8 @@ fn once(
         losses: Vec::new(),
         step_seconds: Vec::new(),
     };
-    let loss = run.train(per_epoch, interrupted)?;
+    signals.at_once.store(false, Ordering::Relaxed);
+    let loss = run.train(per_epoch, &signals.last)?;
     let mut hasher = blake3::Hasher::new();
     if args.compare {
         for e in run.session.plan().state.clone() {
@@ -367,6 +379,6 @@ fn once(
         recomputed,
         moments,
     };
-    let code = run.finish(loss, interrupted.load(Ordering::Relaxed))?;
+    let code = run.finish(loss, signals.last.load(Ordering::Relaxed))?;
     Ok((code, summary))
 }

@@ -219,5 +219,10 @@ pub fn evaluate_with(
 
 /// The instruction set that kernels are dispatched to, for reports.
 pub fn instruction_set() -> String {
-    format!("{:?}", pulp::Arch::new()).to_lowercase()
+    let arch = format!("{:?}", pulp::Arch::new()).to_lowercase();
+    match arch.split(['(', ' ']).next().unwrap_or("") {
+        "v4" => "x86-64-v4 (AVX-512)".to_owned(),
+        "v3" => "x86-64-v3 (AVX2)".to_owned(),
+        other => other.to_owned(),
+    }
 }

@@ -108,12 +108,12 @@ mod tests {
             (Some(Cut::Whole), vec![OneHot { classes: 5, inner: 1 }])
         );
         // Several axes could be the classes': the usual one first.
-        let square = vec![
+        let square = [
             OneHot { classes: 4, inner: 16 },
             OneHot { classes: 4, inner: 4 },
             OneHot { classes: 4, inner: 1 },
         ];
-        assert_eq!(axis(&[2, 4, 4, 4], &[2, 4, 4]).1, [&square[..]].concat());
+        assert_eq!(axis(&[2, 4, 4, 4], &[2, 4, 4]).1, square);
         assert_eq!(
             axis(&[2, 8, 8], &[2, 8]).1,
             [OneHot { classes: 8, inner: 1 }, OneHot { classes: 8, inner: 8 }]

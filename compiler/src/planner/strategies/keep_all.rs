@@ -16,7 +16,8 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Candidate {
     for order in context.orders.clone() {
         take_lower(&mut best, context.decode("keep all", Genome::keep_all(index, order), u64::MAX));
     }
-    if let (Some(start), false) = (best.clone(), context.keep_order) {
+    // Without nodes, inputs and constants are the outputs, and there is nothing to move.
+    if let (Some(start), false) = (best.clone(), context.keep_order || index.given.is_empty()) {
         let many = index.given.len() > 700;
         let improved = if many { improve_many(context, start) } else { improve(context, start) };
         take_lower(&mut best, improved);
