@@ -200,6 +200,12 @@ impl<'g> Builder<'g> {
         self.op("Reshape", Attrs::new().with("shape", shape_attr(shape)?), &[v])
     }
 
+    /// Another value on the bytes of `v`, of the same type.
+    pub fn view(&mut self, v: ValueId) -> Result<ValueId, OpError> {
+        let shape = shape_attr(&self.ty(v).shape)?;
+        self.op("Reshape", Attrs::new().with("shape", shape), &[v])
+    }
+
     /// `v` with its axes permuted: output axis `i` is input axis `perm[i]`; `v` itself for the identity.
     pub fn transpose(&mut self, v: ValueId, perm: &[i64]) -> Result<ValueId, OpError> {
         if perm.iter().enumerate().all(|(i, p)| i as i64 == *p) {

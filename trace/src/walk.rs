@@ -405,7 +405,7 @@ impl<'s> Walk<'s, '_, '_> {
         }
     }
 
-    /// The graph's outputs. A result under another name gets the output's.
+    /// The graph's outputs. A result under another name gets the output's; an input, a state or another output, a view of that name.
     fn outputs(&mut self, body: &Body) -> Result<(), TraceError> {
         let all: HashSet<&str> = body.outputs.iter().map(|n| &**n).collect();
         let mut taken: BTreeSet<ValueId> = BTreeSet::new();
@@ -417,13 +417,22 @@ impl<'s> Walk<'s, '_, '_> {
                     return Err(TraceError { node: None, op: None, kind: TraceErrorKind::Unsupported(what) });
                 }
             };
-            let graph = self.b.graph_mut();
-            graph.outputs.push(v);
-            let other = &graph.values[v.index()].name;
-            let free = !all.contains(&**other) && taken.insert(v);
-            if free && matches!(graph.values[v.index()].def, ValueDef::Node { .. }) {
-                graph.values[v.index()].name = name.clone();
-            }
+            let value = self.b.graph().value(v);
+            let free = !all.contains(&*value.name) && taken.insert(v);
+            let v = if free && matches!(value.def, ValueDef::Node { .. }) {
+                self.b.graph_mut().values[v.index()].name = name.clone();
+                v
+            } else if value.name == *name {
+                v
+            } else {
+                // A size that is still open cannot be said as an attribute: the value keeps its name then.
+                let view = self.b.view(v);
+                if let Ok(view) = view {
+                    self.b.graph_mut().values[view.index()].name = name.clone();
+                }
+                view.unwrap_or(v)
+            };
+            self.b.graph_mut().outputs.push(v);
         }
         Ok(())
     }

@@ -1,0 +1,158 @@
+//! Models that are lawful and unusual: inputs that nothing reads, graphs without nodes, outputs that are inputs; and places to write that
+//! are no files.
+
+mod support;
+
+use onnx_protobuf::{GraphProto, NodeProto, ValueInfoProto};
+use runtime::data::npz::Npz;
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+use support::{command, dtrc, floats, generated, mlp_data, model, scores_model, write};
+
+/// The model of [`support::scores_model`], changed.
+fn scores(dir: &Path, name: &str, change: impl Fn(&mut GraphProto)) -> String {
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 };
+    generated(dir, name, |common| {
+        let mut model = mlp.build(common);
+        change(model.graph.mut_or_insert_default());
+        model
+    })
+}
+
+fn renamed(info: &ValueInfoProto, name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: name.to_owned(), ..info.clone() }
+}
+
+#[test]
+fn inputs_that_nothing_reads_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = scores_model(dir.path());
+    let more = scores(dir.path(), "more.onnx", |g| {
+        let mask = renamed(&g.input[0], "mask");
+        g.input.insert(0, mask);
+    });
+    let data = mlp_data(dir.path(), 3);
+    let train = |model: &str, more: &[&str]| {
+        let args = ["--json", "train", model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
+        dtrc(&[&args[..], more].concat()).ok()
+    };
+    let out = train(&more, &[]);
+    assert!(out.stderr.contains("nothing reads") && out.stderr.contains("mask"), "{}", out.stderr);
+    assert_eq!(out.losses(), train(&plain, &[]).losses());
+    // A loss on one of two outputs leaves the other's inputs unread.
+    let two = scores(dir.path(), "two.onnx", |g| {
+        let z = renamed(&g.input[0], "z");
+        g.input.push(z);
+        let (input, output) = (vec!["z".to_owned()], vec!["w".to_owned()]);
+        g.node.push(NodeProto { op_type: "Relu".to_owned(), input, output, ..Default::default() });
+        let w = renamed(&g.input[0], "w");
+        g.output.push(w);
+    });
+    let out = train(&two, &["--loss-output", "y"]);
+    assert_eq!(out.losses(), train(&plain, &[]).losses());
+}
+
+#[test]
+fn a_graph_without_nodes_is_a_program() {
+    let dir = tempfile::tempdir().unwrap();
+    // Dropout outside of training is no node: the output is the input, twice under other names.
+    let identity = scores(dir.path(), "identity.onnx", |g| {
+        g.node.clear();
+        g.initializer.clear();
+        let op = |op: &str, output: &str| NodeProto {
+            op_type: op.to_owned(),
+            input: vec!["x".to_owned()],
+            output: vec![output.to_owned()],
+            ..Default::default()
+        };
+        g.node.extend([op("Dropout", "a"), op("Identity", "b")]);
+        g.output = ["a", "x", "b"].map(|n| renamed(&g.input[0], n)).into();
+    });
+    let plan = dir.path().join("m.dtrc").display().to_string();
+    dtrc(&["compile", &identity, "--budget", "1M", "-o", &plan]).ok();
+    let x = floats(16 * 32, 3);
+    let data = write(&dir.path().join("x.npz"), (&[16, 32], &x), (&[16], &[0; 16]));
+    let out = dir.path().join("out.npz");
+    dtrc(&["run", &plan, "--weights", &identity, "--data", &data, "-o", &out.display().to_string()]).ok();
+    let mut given = Npz::open(Path::new(&data)).unwrap();
+    let mut found = Npz::open(&out).unwrap();
+    let x = given.read("x").unwrap();
+    let mut names = found.names();
+    names.sort();
+    assert_eq!(names, ["a", "b", "x"]);
+    for name in ["a", "b", "x"] {
+        assert_eq!(found.read(name).unwrap().bytes(), x.bytes(), "{name}");
+    }
+    for command in [&["estimate"][..], &["min-budget"], &["sweep"], &["show"]] {
+        let target = if command == ["show"] { &plan } else { &identity };
+        dtrc(&[command, &[target]].concat()).ok();
+    }
+}
+
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    assert!(Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let train = ["train", &model("mlp_tiny"), "--budget", "100%", "--synthetic", "--steps", "1"];
+    for flag in ["--save", "--save-inference"] {
+        for place in [at("pipe"), "/dev/null".to_owned()] {
+            dtrc(&[&train[..], &[flag, &place]].concat()).fails(64, &[&place, "not a regular file"]);
+        }
+    }
+    // A link is followed, and stays a link.
+    std::os::unix::fs::symlink("real.onnx", dir.path().join("link.onnx")).unwrap();
+    dtrc(&[&train[..], &["--save", &at("link.onnx")]].concat()).ok();
+    assert!(dir.path().join("link.onnx").is_symlink() && dir.path().join("real.onnx").is_file());
+}
+
+#[test]
+fn a_full_disk_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("m.dtrc").display().to_string();
+    let step = dir.path().join("s.onnx").display().to_string();
+    let compile = ["compile", &model("mlp_tiny"), "--budget", "100%", "-o", &plan, "--emit-onnx", &step];
+    // A limit on the size of files is the nearest to a full disk that needs no rights.
+    let limited = format!("trap '' XFSZ; ulimit -f 8; exec {} \"$@\"", env!("CARGO_BIN_EXE_dtrc"));
+    let out = Command::new("bash").args(["-c", &limited, "dtrc"]).args(compile).output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(74), "{stderr}");
+    assert!(stderr.contains("s.onnx") && !stderr.contains("panicked"), "{stderr}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something was left behind");
+}
+
+#[test]
+fn a_signal_ends_what_waits_for_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe").display().to_string();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let args = ["train", &model("mlp_tiny"), "--budget", "100%", "--data", &pipe];
+        let mut child = command(&args).spawn().unwrap();
+        // The plan is announced before the data are opened; there is no other sign that it waits.
+        let mut heard = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("budget") {
+            assert!(std::io::BufRead::read_line(&mut heard, &mut line).unwrap() > 0, "{line}");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > Duration::from_secs(60) {
+                child.kill().unwrap();
+                panic!("{signal} does not end it");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.code(), Some(code));
+    }
+}
