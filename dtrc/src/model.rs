@@ -21,7 +21,7 @@ use compiler::{
 use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::{Guard, ProgramKind};
-use runtime::WeightSource;
+use runtime::{WeightSource, data::dataset::Dataset};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -139,6 +139,10 @@ pub struct ModelArgs {
     /// Measured times, from dtrc profile.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
+
+    /// Extents of the labels in the data, where there are data: they tell which axis of the scores the classes lie along.
+    #[arg(skip)]
+    pub label_extents: Option<Vec<u64>>,
 }
 
 /// PyTorch's default of `ignore_index`.
@@ -302,6 +306,57 @@ impl ModelArgs {
         }
     }
 
+    /// The axis of the scores that the labels do not have, where the usual one does not fit them and another does.
+    fn axis_by_extents(&self, graph: &Graph) -> Option<i64> {
+        let labels = self.label_extents.as_ref()?;
+        if !matches!(self.loss, Some(Loss::CrossEntropy | Loss::Nll)) {
+            return None;
+        }
+        let named =
+            |v: &&graph::ValueId| self.loss_output.as_ref().is_none_or(|n| **n == *graph.value(**v).name);
+        let scores = graph.ty(*graph.outputs.iter().find(named)?).shape.fixed()?;
+        let scores: Vec<u64> = scores.into_iter().map(|d| d.max(0) as u64).collect();
+        let usual = if scores.len() == 3 { 2 } else { 1 };
+        let fits = |axis: usize| {
+            let rest: Vec<u64> = (0..scores.len()).filter(|a| *a != axis).map(|a| scores[a]).collect();
+            Dataset::fits(labels, &rest)
+        };
+        if scores.len() < 2 || fits(usual) {
+            return None;
+        }
+        (1..scores.len()).find(|a| fits(*a)).map(|a| a as i64)
+    }
+
+    /// Binds the first axis of every input.
+    ///
+    /// # Errors
+    ///
+    /// It has another extent in the model, or no input has one that is open.
+    pub fn bind_batch(&mut self, n: u64) -> Result<(), CliError> {
+        check_readable(&self.model)?;
+        let mut bound = false;
+        for (name, ty) in import::input_types(&self.model)? {
+            let Some(first) = ty.shape.0.first() else { continue };
+            match (first.as_symbol(), first.as_const()) {
+                (Some(s), _) => {
+                    if self.dims.iter().all(|d| d.name != *s.to_string()) {
+                        self.dims.push(DimArg::bound(&s.to_string(), n as i64));
+                    }
+                    bound = true;
+                }
+                (None, Some(fixed)) if fixed == n as i64 => bound = true,
+                (None, fixed) => {
+                    let fixed = fixed.map_or_else(|| "computed".to_owned(), |k| k.to_string());
+                    let input = graph::quote_name(&name);
+                    let what =
+                        format!("--batch {n}: the first axis of input {input} is {fixed} in the model");
+                    return Err(CliError::usage(what));
+                }
+            }
+        }
+        if bound { Ok(()) } else { Err(CliError::usage("--batch: no input of the model has a first axis")) }
+    }
+
     fn train_options(&self, graph: &Graph, candidates: &[Arc<str>]) -> Result<TrainOptions, CliError> {
         let chosen = trainable::select(graph, candidates, &self.train, &self.freeze)
             .map_err(|e| CliError::usage(e.to_string()))?;
@@ -309,7 +364,7 @@ impl ModelArgs {
             loss: self.loss.clone(),
             output: self.loss_output.clone(),
             label: self.label.clone(),
-            class_axis: self.class_axis,
+            class_axis: self.class_axis.or_else(|| self.axis_by_extents(graph)),
             ignore_index: Some(self.ignore_index()?),
             optimizer: self.optimizer()?,
             clip_norm: self.clip_norm,

@@ -187,21 +187,34 @@ pub fn wanted(program: &Program) -> Vec<Wanted> {
 
 /// The inputs of a program; `same` are the programs of its kind, whose nodes tell what is a label.
 fn wanted_with(program: &Program, same: &[&Program]) -> Vec<Wanted> {
-    // A loss in the model has its labels among the model's inputs.
-    let labels = |name: &str| {
+    // A loss in the model has its labels among the model's inputs; of one that is added they are the label, in one row. The scores have
+    // their classes along the second axis.
+    let classes = |name: &str| {
         let mut losses = same
             .iter()
             .flat_map(|p| p.graph.nodes.iter().filter(|n| is_class_loss(&n.op)).map(|n| (&p.graph, n)));
-        losses.any(|(g, n)| n.inputs.get(1).copied().flatten().is_some_and(|v| &*g.value(v).name == name))
+        losses.find_map(|(g, n)| {
+            let v = n.inputs.get(1).copied().flatten()?;
+            let flat = g.producer(v).map(|p| g.node(p)).filter(|p| &*p.op == "Reshape");
+            let source = flat.and_then(|p| p.inputs.first().copied().flatten()).unwrap_or(v);
+            let scores = n.inputs.first().copied().flatten()?;
+            let count = g.ty(scores).shape.0.get(1).and_then(graph::Dim::as_const);
+            (&*g.value(source).name == name).then_some(count.and_then(|n| u64::try_from(n).ok()))
+        })
     };
     let g = &program.graph;
     g.inputs
         .iter()
         .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
-        .map(|i| Wanted {
-            name: g.value(i.value).name.to_string(),
-            ty: g.ty(i.value).clone(),
-            label: i.role == InputRole::Label || labels(&g.value(i.value).name),
+        .map(|i| {
+            let name = g.value(i.value).name.to_string();
+            let classes = classes(&name);
+            Wanted {
+                ty: g.ty(i.value).clone(),
+                label: i.role == InputRole::Label || classes.is_some(),
+                classes: classes.flatten(),
+                name,
+            }
         })
         .collect()
 }

@@ -156,3 +156,86 @@ fn a_signal_ends_what_waits_for_data() {
         assert_eq!(status.code(), Some(code));
     }
 }
+
+/// Binds the extents of a graph's input or output.
+fn shaped(info: &ValueInfoProto, name: &str, extents: &[i64]) -> ValueInfoProto {
+    let mut info = renamed(info, name);
+    let tensor = info.type_.mut_or_insert_default().mut_tensor_type();
+    let axes = &mut tensor.shape.mut_or_insert_default().dim;
+    *axes = extents
+        .iter()
+        .map(|n| {
+            let mut d = onnx_protobuf::tensor_shape_proto::Dimension::default();
+            d.set_dim_value(*n);
+            d
+        })
+        .collect();
+    info
+}
+
+#[test]
+fn the_class_axis_follows_from_the_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    // Scores [2, 5, 4]: five classes of four points, where the usual axis of three would be the last.
+    let points = scores(dir.path(), "points.onnx", |g| {
+        let mut w = g.initializer.iter().find(|t| t.data_type == 1).unwrap().clone();
+        (w.name, w.dims) = ("w".to_owned(), vec![5, 4]);
+        w.raw_data.truncate(80);
+        g.initializer = vec![w];
+        let (input, output) = (vec!["x".to_owned(), "w".to_owned()], vec!["y".to_owned()]);
+        g.node = vec![NodeProto { op_type: "Mul".to_owned(), input, output, ..Default::default() }];
+        (g.input[0], g.output[0]) =
+            (shaped(&g.input[0], "x", &[2, 5, 4]), shaped(&g.output[0], "y", &[2, 5, 4]));
+    });
+    let labels = [4i64, 0, 1, 3, 2, 2, 0, 1];
+    let data = write(&dir.path().join("p.npz"), (&[2, 5, 4], &floats(40, 1)), (&[2, 4], &labels));
+    let train = |data: &str, more: &[&str]| {
+        let args =
+            ["--json", "train", &points, "--budget", "100%", "--loss", "cross-entropy", "--steps", "3"];
+        dtrc(&[&args[..], &["--train", "w", "--data", data], more].concat())
+    };
+    let expected = train(&data, &["--class-axis", "1"]).ok().losses();
+    assert_eq!(train(&data, &[]).ok().losses(), expected);
+    train(&data, &["--class-axis", "2"]).fails(65, &["[2, 4] does not fit", "--class-axis"]);
+    // One-hot along the classes' axis.
+    let hot = |classes: usize| -> Vec<f32> {
+        let at = |i: usize| (i / (classes * 4) * 4 + i % 4, i / 4 % classes);
+        (0..2 * classes * 4).map(|i| at(i)).map(|(row, c)| f32::from(labels[row] == c as i64)).collect()
+    };
+    let one_hot = |classes: usize| {
+        let path = dir.path().join(format!("hot{classes}.npz"));
+        let bytes = |x: &[f32]| x.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let (x, target) = (bytes(&floats(40, 1)), bytes(&hot(classes)));
+        let arrays: [(&str, graph::DType, &[u64], &[u8]); 2] = [
+            ("x", graph::DType::F32, &[2, 5, 4], &x),
+            ("target", graph::DType::F32, &[2, classes as u64, 4], &target),
+        ];
+        runtime::data::npz::write(fs::File::create(&path).unwrap(), arrays).unwrap();
+        path.display().to_string()
+    };
+    assert_eq!(train(&one_hot(5), &["--class-axis", "1"]).ok().losses(), expected);
+    train(&one_hot(7), &["--class-axis", "1"]).fails(65, &["7 scores", "5 classes"]);
+}
+
+#[test]
+fn the_batch_is_bound_by_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = {
+        let common = onnx_models::Common { batch: 16, dynamic: true, loss: false, seed: 0 };
+        let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64, 64], classes: 10 };
+        let path = dir.path().join("open.onnx");
+        fs::write(&path, onnx_models::to_bytes(&mlp.build(&common)).unwrap()).unwrap();
+        path.display().to_string()
+    };
+    let data = mlp_data(dir.path(), 3);
+    let train = |model: &str, more: &[&str]| {
+        let args = ["--json", "train", model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
+        dtrc(&[&args[..], more].concat())
+    };
+    let fixed = scores_model(dir.path());
+    let losses = train(&open, &["--batch", "16"]).ok().losses();
+    assert_eq!(losses.len(), 3);
+    assert_eq!(losses, train(&fixed, &["--batch", "16"]).ok().losses());
+    assert_eq!(train(&open, &["--batch", "8"]).ok().losses().len(), 6);
+    train(&fixed, &["--batch", "8"]).fails(64, &["--batch 8", "input x", "16"]);
+}

@@ -14,7 +14,7 @@ use crate::{
     progress::note,
     save::SaveArgs,
     schedule::LrSchedule,
-    session::{Inference, SessionArgs, open_data, ready, wanted},
+    session::{Inference, SessionArgs, is_plan, open_data, ready, wanted},
     synthetic::classes,
     units,
 };
@@ -22,7 +22,10 @@ use compiler::pipeline::Budget;
 use evaluation::Evaluation;
 use log::Log;
 use plan::ProgramKind;
-use runtime::checkpoint::{self, Cursor};
+use runtime::{
+    checkpoint::{self, Cursor},
+    data::dataset::Dataset,
+};
 use serde_json::json;
 use source::Source;
 use std::{
@@ -51,6 +54,10 @@ pub struct Args {
     /// Make up data (uniform numbers, random classes) instead.
     #[arg(long, conflicts_with = "data")]
     synthetic: bool,
+
+    /// Rows of a batch: binds the first axis of every input of the model, where it is open.
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    batch: Option<u64>,
 
     /// Times through the data. Default: 1, or as many as --steps takes. With --steps, whichever ends first.
     #[arg(long, value_name = "N", value_parser = units::count)]
@@ -264,6 +271,26 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     Ok(if same { 0 } else { crate::error::FAILED })
 }
 
+/// What the data and `--batch` say about the model.
+fn of_data(args: &Args, session: &SessionArgs) -> Result<SessionArgs, CliError> {
+    let mut session = session.clone();
+    if is_plan(&session.model.model)? {
+        if args.batch.is_some() {
+            return Err(CliError::usage("--batch is for models: a plan has its batch already"));
+        }
+        return Ok(session);
+    }
+    if let Some(n) = args.batch {
+        session.model.bind_batch(n)?;
+    }
+    // A pipe can be read only once.
+    if let Some(data) = args.data.as_ref().filter(|d| d.is_file() || d.is_dir()) {
+        let extents = Dataset::extents(data, &session.model.label);
+        session.model.label_extents = extents.map_err(|e| CliError::bad_input(e.to_string()))?;
+    }
+    Ok(session)
+}
+
 /// One run of training.
 fn once(
     args: &Args,
@@ -272,6 +299,7 @@ fn once(
     signals: &Signals,
 ) -> Result<(u8, Summary), CliError> {
     signals.at_once.store(true, Ordering::Relaxed);
+    let session_args = &of_data(args, session_args)?;
     let ready = ready(
         session_args,
         global,

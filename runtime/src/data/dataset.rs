@@ -25,6 +25,8 @@ pub struct Wanted {
     pub ty: TensorType,
     /// Whether it holds class labels, which may be given one-hot.
     pub label: bool,
+    /// How many classes labels are of, where that is known.
+    pub classes: Option<u64>,
 }
 
 /// The elements of one input in one batch.
@@ -65,6 +67,39 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// Extents of the array of this name in a file or folder (of several files, in the first); `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be read.
+    pub fn extents(path: &Path, name: &str) -> Result<Option<Vec<u64>>, DataError> {
+        let fail = |e: std::io::Error| DataError { file: path.display().to_string(), what: e.to_string() };
+        let mut first = path.to_owned();
+        if path.is_dir() {
+            let files: std::io::Result<Vec<PathBuf>> =
+                std::fs::read_dir(path).and_then(|d| d.map(|e| e.map(|e| e.path())).collect());
+            let files = files.map_err(fail)?;
+            let npz = files.iter().filter(|f| f.extension().is_some_and(|e| e == "npz")).min();
+            match npz {
+                Some(f) => first.clone_from(f),
+                None => {
+                    let npy = files.iter().find(|f| {
+                        f.extension().is_some_and(|e| e == "npy") && f.file_stem().is_some_and(|s| s == name)
+                    });
+                    return npy.map(|f| Ok(Array::open_npy(f)?.ty.shape)).transpose();
+                }
+            }
+        }
+        let arrays = Npz::open(&first)?.arrays()?;
+        let is_it = |n: &str| n == name || n.strip_prefix("in:") == Some(name);
+        Ok(arrays.into_iter().find(|(n, _)| is_it(n)).map(|(_, a)| a.ty.shape))
+    }
+
+    /// Whether an array of these extents gives batches of extents `shape`.
+    pub fn fits(given: &[u64], shape: &[u64]) -> bool {
+        cut(given, shape).is_some()
+    }
+
     /// Opens a file or folder.
     pub fn open(path: &Path, wanted: &[Wanted]) -> Result<Dataset, DataError> {
         let fail = |what: String| DataError { file: path.display().to_string(), what };
@@ -103,9 +138,6 @@ impl Dataset {
         }
         if let Some(i) = parts.iter().position(|p| p.batches == Some(0)) {
             return Err(fail(format!("file {} of {} holds less than one batch", i + 1, parts.len())));
-        }
-        if let [Part { batches: None, .. }] = &parts[..] {
-            notes.push(format!("{} holds one batch; it is used at every step", path.display()));
         }
         notes.dedup();
         if let [Part { batches: None, .. }] = &parts[..] {
@@ -292,10 +324,19 @@ impl Column {
         let cut = cut.ok_or_else(|| {
             fail(format!(
                 "shape {given:?} does not fit input {:?} of shape {shape:?}: give one batch of that shape, an extra first axis of batches, \
-                 or a longer first axis to cut",
-                wanted.name
+                 or a longer first axis to cut{}",
+                wanted.name,
+                if wanted.label && shape.len() > 1 { "; or say with --class-axis where the scores have the classes" } else { "" }
             ))
         })?;
+        if let (Some(hot), Some(classes)) = (one_hot.first(), wanted.classes)
+            && hot.classes != classes
+        {
+            return Err(fail(format!(
+                "shape {given:?} gives each label {} scores, but there are {classes} classes",
+                hot.classes
+            )));
+        }
         let (from, to) = (array.ty.dtype, wanted.ty.dtype);
         let lossless =
             from == to || (to == DType::I64 && from.is_int() && from != DType::U64) || !one_hot.is_empty();
