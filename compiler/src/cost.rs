@@ -2,7 +2,7 @@
 
 use graph::{Graph, Node};
 use ops::{Signature, Work, find};
-use plan::Rates;
+use plan::{Device, Rates};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,14 +32,15 @@ impl DeviceProfile {
         }
     }
 
-    /// Two cores of a current server CPU.
+    /// Estimates for the CPU.
     pub fn cpu() -> DeviceProfile {
+        let Rates { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } = Rates::of(Device::Cpu);
         DeviceProfile {
             name: "cpu".to_owned(),
-            product_flops_per_s: 200e9,
-            other_flops_per_s: 15e9,
-            bytes_per_s: 20e9,
-            launch_ns: 500.0,
+            product_flops_per_s,
+            other_flops_per_s,
+            bytes_per_s,
+            launch_ns,
         }
     }
 }

@@ -67,19 +67,24 @@ pub struct Request<'a> {
     pub weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
 }
 
-/// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
-pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Plan, DynamicError> {
-    let accumulate = request.train.map_or(1, |t| t.accumulate.max(1));
+/// A program before it has a pool: its inputs and states, and what it is made from.
+pub(crate) struct Template {
+    pub(crate) kind: ProgramKind,
+    pub(crate) graph: Graph,
+    pub(crate) recipe: Recipe,
+}
+
+/// The programs of a dynamic plan.
+pub(crate) fn templates(request: &Request<'_>) -> Vec<Template> {
     let mut kinds: Vec<ProgramKind> = match request.train {
-        Some(_) if accumulate > 1 => vec![ProgramKind::Micro, ProgramKind::Last],
+        Some(train) if train.accumulate > 1 => vec![ProgramKind::Micro, ProgramKind::Last],
         Some(_) => vec![ProgramKind::Train],
         None => Vec::new(),
     };
     if request.with_inference || request.evaluate.is_some() || kinds.is_empty() {
         kinds.push(ProgramKind::Infer);
     }
-    let mut made: Vec<(ProgramKind, Graph, Recipe)> = Vec::new();
-    for kind in kinds {
+    let made = |kind| {
         let train = request.train.filter(|_| kind != ProgramKind::Infer);
         let mut modes = request.modes;
         modes.training = train.is_some();
@@ -88,23 +93,24 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
             modes: modes.into(),
             train: train.cloned(),
             evaluate: request.evaluate.filter(|_| train.is_none()).map(|(o, accuracy)| (o.clone(), accuracy)),
-            reason: request.reason.to_owned(),
         };
         let losses = train.or(request.evaluate.map(|(o, _)| o));
-        made.push((kind, template(&request.open.graph, train, losses, kind), recipe));
-    }
-    let graphs: Vec<&Graph> = made.iter().map(|(_, g, _)| g).collect();
-    let (state, state_bytes) = emit::state_section(&graphs, request.weight_hash)?;
-    let left = budget.saturating_sub(state_bytes) / ALIGNMENT * ALIGNMENT;
-    let work = pool.map_or(left, |p| (p / ALIGNMENT * ALIGNMENT).min(left));
-    if work == 0 {
-        return Err(DynamicError::State { budget, state: state_bytes });
-    }
+        Template { kind, graph: template(&request.open.graph, train, losses, kind), recipe }
+    };
+    kinds.into_iter().map(made).collect()
+}
+
+/// The programs with a pool of `work` bytes after the state.
+pub(crate) fn programs(
+    request: &Request<'_>,
+    templates: Vec<Template>,
+    state_bytes: u64,
+    work: u64,
+) -> Result<Vec<Program>, DynamicError> {
     let rates = request.rates.rates();
     let arena = state_bytes + work;
-    let mut programs = Vec::new();
-    for (kind, graph, recipe) in made {
-        programs.push(Program {
+    let made = |Template { kind, graph, recipe }| {
+        Ok(Program {
             kind,
             guard: Guard::default(),
             inputs: vec![state_bytes; graph.inputs.len()],
@@ -124,8 +130,24 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
                 work,
                 rates,
             }),
-        });
+        })
+    };
+    templates.into_iter().map(made).collect()
+}
+
+/// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
+pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Plan, DynamicError> {
+    let accumulate = request.train.map_or(1, |t| t.accumulate.max(1));
+    let templates = templates(request);
+    let graphs: Vec<&Graph> = templates.iter().map(|t| &t.graph).collect();
+    let (state, state_bytes) = emit::state_section(&graphs, request.weight_hash)?;
+    let left = budget.saturating_sub(state_bytes) / ALIGNMENT * ALIGNMENT;
+    let work = pool.map_or(left, |p| (p / ALIGNMENT * ALIGNMENT).min(left));
+    if work == 0 {
+        return Err(DynamicError::State { budget, state: state_bytes });
     }
+    let arena = state_bytes + work;
+    let programs = programs(request, templates, state_bytes, work)?;
     let hashed = programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
     let plan = Plan {
         model: request.model.to_owned(),

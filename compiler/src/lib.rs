@@ -1,5 +1,6 @@
 //! From an ONNX model to a runtime plan.
 
+pub mod buckets;
 pub mod cost;
 pub mod dynamic;
 pub mod emit;
@@ -10,3 +11,4 @@ pub mod lower;
 pub mod pipeline;
 pub mod planner;
 pub use trace::train;
+pub mod variants;

@@ -5,6 +5,7 @@
 
 use crate::{
     cost::CostModel,
+    dynamic::DynamicError,
     emit::{self, EmitError},
     lower::{LowerError, lower},
     planner::{self, Infeasible, Options as PlannerOptions, PlanError, Problem},
@@ -13,6 +14,7 @@ use crate::{
 use graph::{Graph, VerifyError, verify};
 use ops::Registry;
 use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, validate};
+use trace::TraceError;
 
 /// A budget as the user gives it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +51,20 @@ pub enum CompileError {
     /// The plan is not valid: a bug.
     #[error(transparent)]
     Validate(#[from] ValidateError),
+    /// What runs beside planned programs cannot be written.
+    #[error(transparent)]
+    Dynamic(#[from] DynamicError),
+    /// A model that is not straight at a bucket's bounds.
+    #[error("at {bucket}: {error}")]
+    Bucket {
+        /// The sizes.
+        bucket: String,
+        /// What is known only at run time, or wrong.
+        error: TraceError,
+    },
+    /// Buckets that cannot be.
+    #[error("{0}")]
+    Buckets(String),
 }
 
 fn verified(pass: &'static str, g: Graph) -> Result<Graph, CompileError> {
@@ -141,6 +157,51 @@ pub fn plan_budgets(
 ) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
     let all: Vec<&Graph> = graphs.iter().map(|(_, g)| g).collect();
     let (state, state_bytes) = emit::state_section(&all, request.weight_hash)?;
+    let hash =
+        numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
+    let mut out = Vec::new();
+    for result in within(&graphs, state_bytes, budgets, request)? {
+        let Within { programs, budget, keep_all } = match result {
+            Ok(within) => within,
+            Err(e) => {
+                out.push(Err(e));
+                continue;
+            }
+        };
+        let arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
+        let plan = Plan {
+            model: request.model.to_owned(),
+            device: request.device,
+            budget,
+            arena,
+            numerics: hash,
+            provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
+            state: state.clone(),
+            state_bytes,
+            accumulate: request.accumulate,
+            programs,
+        };
+        validate(&plan, &Registry)?;
+        out.push(Ok(Compiled { plan, budget, keep_all }));
+    }
+    Ok(out)
+}
+
+/// Programs that fit a budget, in the order of their graphs.
+pub(crate) struct Within {
+    pub(crate) programs: Vec<Program>,
+    pub(crate) budget: u64,
+    /// Arena of keep-all over all of them.
+    pub(crate) keep_all: u64,
+}
+
+/// Plans graphs over a state section of `state_bytes` at each of the budgets.
+pub(crate) fn within(
+    graphs: &[(ProgramKind, Graph)],
+    state_bytes: u64,
+    budgets: &[Budget],
+    request: &Request<'_>,
+) -> Result<Vec<Result<Within, CompileError>>, CompileError> {
     let problems: Vec<Problem> =
         graphs.iter().map(|(_, g)| lower(g, request.costs, state_bytes)).collect::<Result<_, _>>()?;
     let mut keep_all = state_bytes;
@@ -160,8 +221,6 @@ pub fn plan_budgets(
     for p in &problems {
         planned.push(planner::plan_many(p, &bytes, request.planner)?.into_iter());
     }
-    let hash =
-        numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
     let mut out = Vec::new();
     for budget in bytes {
         let answers: Vec<_> = planned.iter_mut().filter_map(Iterator::next).collect();
@@ -187,22 +246,8 @@ pub fn plan_budgets(
         for (((kind, g), problem), planned) in graphs.iter().zip(&problems).zip(&results) {
             programs.push(emit::program(*kind, g.clone(), problem, planned)?);
         }
-        let arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
-        let plan = Plan {
-            model: request.model.to_owned(),
-            device: request.device,
-            budget,
-            arena,
-            numerics: hash,
-            provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
-            state: state.clone(),
-            state_bytes,
-            accumulate: request.accumulate,
-            programs,
-        };
-        validate(&plan, &Registry)?;
         let keep_all = results.iter().map(|p| p.keep_all.arena).fold(state_bytes, u64::max);
-        out.push(Ok(Compiled { plan, budget, keep_all }));
+        out.push(Ok(Within { programs, budget, keep_all }));
     }
     Ok(out)
 }

@@ -1,6 +1,7 @@
 //! Errors as the user sees them: one sentence, an exit code, and an object with `--json`.
 
 use compiler::{
+    dynamic::DynamicError,
     import::{ImportError, ImportErrorKind},
     pipeline::CompileError,
     planner::outcome::{Infeasible, PlanError},
@@ -132,6 +133,9 @@ impl From<CompileError> for CliError {
             CompileError::Train(t) => {
                 CliError { kind: "training-step", message: t.to_string(), code: BAD_INPUT }
             }
+            CompileError::Dynamic(DynamicError::State { .. }) => {
+                CliError { kind: "infeasible", message: e.to_string(), code: INFEASIBLE }
+            }
             CompileError::Lower(l) => CliError { kind: "dynamic", message: l.to_string(), code: BAD_INPUT },
             _ => CliError::failed(e.to_string()),
         }
@@ -146,7 +150,9 @@ impl From<RuntimeError> for CliError {
             RuntimeError::Input { .. } | RuntimeError::Kernel { .. } => ("data", BAD_INPUT),
             RuntimeError::Trace(_) => ("model", BAD_INPUT),
             RuntimeError::PoolFull(_) => ("out-of-memory", OUT_OF_MEMORY),
-            RuntimeError::NotEnoughMemory { .. } | RuntimeError::Allocate { .. } => ("memory", INFEASIBLE),
+            RuntimeError::NotEnoughMemory { .. }
+            | RuntimeError::Allocate { .. }
+            | RuntimeError::Budget { .. } => ("memory", INFEASIBLE),
             RuntimeError::Device { .. } => ("device", UNAVAILABLE),
             _ => ("failed", FAILED),
         };

@@ -2,26 +2,31 @@
 
 use crate::{
     cli::Global,
+    dims::{self, DimArg},
     error::CliError,
     files::{check_readable, read_text},
     progress::note,
     units,
 };
 use compiler::{
+    buckets,
     cost::{CostModel, DeviceProfile},
+    dynamic,
     evaluate::evaluation,
     import::{self, Imported, Open, Weights, trainable},
     pipeline::{CompileError, programs},
     train::{Loss, Optimizer, TrainOptions, find_loss},
+    variants::Part,
 };
 use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
-use plan::ProgramKind;
+use plan::{Guard, ProgramKind};
 use runtime::WeightSource;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
+use trace::TraceErrorKind;
 
 /// A model and what is to be made of it.
 #[derive(Clone, Debug, clap::Args)]
@@ -29,9 +34,11 @@ pub struct ModelArgs {
     /// The ONNX model.
     pub model: PathBuf,
 
-    /// Bind a size: NAME=N for a named dimension, INPUT:AXIS=N for one without a name. Repeatable.
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = import::parse_binding)]
-    pub dims: Vec<(String, i64)>,
+    /// Bind a size: NAME=N for a named dimension, INPUT:AXIS=N for one without a name. NAME=128,256,512 makes buckets, a static program
+    /// each: the smallest that a batch fits into runs, on the batch's own sizes, without padding. NAME<=512 is one bucket; what is beyond
+    /// the last one runs under online DTR. Repeatable: several lists make all their combinations.
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = dims::dim)]
+    pub dims: Vec<DimArg>,
 
     /// The loss: output:NAME for one in the model, or cross-entropy (of scores), nll (of log-probabilities), mse, bce (of probabilities, as
     /// a sigmoid gives them) on an output with the label as a new input.
@@ -195,13 +202,15 @@ pub struct Model {
     pub name: String,
     /// Where its elements are.
     pub weights: Weights,
-    /// Its programs.
-    pub graphs: Vec<(ProgramKind, Graph)>,
+    /// Its programs, with the sizes that each is for.
+    pub parts: Vec<Part>,
     /// Parts of a training step.
     pub accumulate: u32,
     /// Times.
     pub costs: CostModel,
-    /// Where shapes or branches are known only at run time: there are no graphs then.
+    /// Whether sizes have upper bounds.
+    pub bounded: bool,
+    /// Where shapes or branches are known only at run time; the parts are buckets then, if there are any.
     pub open: Option<OpenModel>,
 }
 
@@ -275,7 +284,7 @@ impl ModelArgs {
 
     fn import_options(&self, training: bool) -> import::Options {
         import::Options {
-            dims: self.dims.clone(),
+            dims: self.dims.iter().filter_map(DimArg::fixed).collect(),
             ops: ImportOptions {
                 training,
                 batchnorm: match self.batchnorm {
@@ -354,11 +363,82 @@ pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     load_any(&strict, global)
 }
 
+impl Model {
+    /// The graphs of its programs.
+    pub fn graphs(&self) -> Vec<(ProgramKind, Graph)> {
+        self.parts.iter().map(|p| (p.kind, p.graph.clone())).collect()
+    }
+}
+
+impl OpenModel {
+    /// What the compiler makes a dynamic program of.
+    pub fn request<'a>(
+        &'a self,
+        name: &'a str,
+        rates: &'a DeviceProfile,
+        weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
+    ) -> dynamic::Request<'a> {
+        dynamic::Request {
+            model: name,
+            open: &self.open,
+            modes: self.modes,
+            train: self.train.as_ref(),
+            with_inference: self.with_inference,
+            evaluate: self.evaluate.as_ref().map(|(o, accuracy)| (o, *accuracy)),
+            reason: &self.reason,
+            device: plan::Device::Cpu,
+            rates,
+            weight_hash,
+        }
+    }
+}
+
+/// A model with buckets: static programs at the bounds, and a dynamic one for all else.
+fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)]) -> Result<Model, CliError> {
+    if args.strict_static {
+        let what = "several sizes or a bound in --dim make a program that is dynamic beyond them: give one size here (--dim NAME=N)";
+        return Err(CliError::usage(what));
+    }
+    let given = bounds.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
+    let mut model = read_open(args, global, format!("{given} beyond the last bucket"))?;
+    let Some(open) = &mut model.open else { return Ok(model) };
+    let guards = buckets::product(&open.open, bounds).map_err(|e| CliError::usage(e.to_string()))?;
+    let no_hash = |_: &str| None;
+    let last = guards.last().cloned().unwrap_or_default();
+    let request = open.request(&model.name, &model.costs.profile, &no_hash);
+    let forward = match buckets::forward(&request, &last) {
+        Ok(g) => g,
+        Err(CompileError::Bucket { error, .. }) if matches!(error.kind, TraceErrorKind::Dynamic { .. }) => {
+            open.reason = format!("even at {last} something is known only at run time: {error}");
+            note(global.quiet, format!("dynamic, made anew at every step: {}", open.reason));
+            return Ok(model);
+        }
+        Err(e) => return Err(CliError::bad_input(format!("{}: {e}", args.model.display()))),
+    };
+    if !args.inference && args.loss.is_none() && open.train.is_none() && find_loss(&forward).is_some() {
+        open.train = Some(args.train_options(&open.open.graph, &open.open.candidates)?);
+    }
+    let request = open.request(&model.name, &model.costs.profile, &no_hash);
+    model.parts = buckets::parts(&request, &guards)?;
+    note(
+        global.quiet,
+        format!(
+            "a static program for each of {}; beyond them dynamic, made anew at every step",
+            guards.iter().map(|g| format!("({g})")).collect::<Vec<_>>().join(" ")
+        ),
+    );
+    Ok(model)
+}
+
 /// A model that is walked at every step.
 fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
+    note(global.quiet, format!("dynamic, made anew at every step: {reason}"));
+    read_open(args, global, reason)
+}
+
+fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
     let options = args.import_options(!args.inference);
     let mut open = import::import_open(&args.model, &options)?;
-    note(global.quiet, format!("dynamic, made anew at every step: {reason}"));
     tell(&open.remarks, global);
     open.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     // Without types nobody knows whether an output is a loss but by its name.
@@ -370,9 +450,10 @@ fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     Ok(Model {
         name: stem(&args.model),
         weights: open.weights.clone(),
-        graphs: Vec::new(),
+        parts: Vec::new(),
         accumulate: args.accumulate,
         costs: costs(args.costs.as_deref())?,
+        bounded: args.dims.iter().any(|d| d.bounds().is_some()),
         open: Some(OpenModel {
             open,
             modes: options.ops,
@@ -388,6 +469,10 @@ fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
 /// walked at every step.
 pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     check_readable(&args.model)?;
+    let bounds: Vec<_> = args.dims.iter().filter_map(DimArg::bounds).collect();
+    if !bounds.is_empty() {
+        return load_buckets(args, global, &bounds);
+    }
     let imported = import::import(&args.model, &args.import_options(!args.inference));
     let mut imported = match imported {
         Err(e) if e.is_open() && !args.strict_static => return load_open(args, global, e.reason()),
@@ -441,9 +526,13 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     Ok(Model {
         name: stem(&args.model),
         weights: imported.weights,
-        graphs,
+        parts: graphs
+            .into_iter()
+            .map(|(kind, graph)| Part { kind, guard: Guard::default(), graph })
+            .collect(),
         accumulate: args.accumulate,
         costs: costs(args.costs.as_deref())?,
+        bounded: args.dims.iter().any(|d| d.bounds().is_some()),
         open: None,
     })
 }

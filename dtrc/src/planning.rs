@@ -6,11 +6,12 @@ use compiler::{
     lower::lower,
     pipeline::{Budget, CompileError, Compiled, Request, plan_budgets},
     planner::{Options, Problem},
+    variants,
 };
 use graph::Graph;
 use plan::{Plan, Program, ProgramKind};
 
-/// Plans a model at each of the budgets, in one search: a larger budget never gives a slower plan.
+/// Plans a model at each of the budgets, a plan each; without buckets in one search: a larger budget never gives a slower plan.
 pub fn plan_at(
     model: &Model,
     budgets: &[Budget],
@@ -25,12 +26,15 @@ pub fn plan_at(
         costs: &model.costs,
         planner,
     };
-    plan_budgets(model.graphs.clone(), budgets, &request)
+    let Some(open) = &model.open else { return plan_budgets(model.graphs(), budgets, &request) };
+    let open = open.request(&model.name, &model.costs.profile, request.weight_hash);
+    let one = |b: &Budget| variants::plan(model.parts.clone(), Some(&open), &[*b], None, &request);
+    Ok(budgets.iter().map(one).collect())
 }
 
 /// The planning problem of each of the model's programs.
 pub fn problems(model: &Model) -> Result<Vec<Problem>, CompileError> {
-    let graphs: Vec<&Graph> = model.graphs.iter().map(|(_, g)| g).collect();
+    let graphs: Vec<&Graph> = model.parts.iter().map(|p| &p.graph).collect();
     let (_, state_bytes) = emit::state_section(&graphs, &|_| None)?;
     graphs.iter().map(|g| Ok(lower(g, &model.costs, state_bytes)?)).collect()
 }
@@ -54,8 +58,11 @@ pub fn predicted_step_seconds(plan: &Plan) -> Option<f64> {
         ProgramKind::Micro => parts - 1,
         ProgramKind::Infer => u64::from(plan.programs[0].kind == ProgramKind::Infer),
     };
-    let programs: Vec<&Program> = plan.programs.iter().filter(|p| times(p) > 0).collect();
-    let is_static = programs.iter().all(|p| p.dynamic.is_none());
+    // Of several programs of a kind the first is the one of the whole budget.
+    let first = |(i, p): &(usize, &Program)| plan.programs[..*i].iter().all(|q| q.kind != p.kind);
+    let first = plan.programs.iter().enumerate().filter(first).map(|(_, p)| p);
+    let programs: Vec<&Program> = first.filter(|p| times(p) > 0 && p.guard.dims.is_empty()).collect();
+    let is_static = !programs.is_empty() && programs.iter().all(|p| p.dynamic.is_none());
     let ns: u64 = programs.iter().map(|p| p.certificate.time_ns.saturating_mul(times(p))).sum();
     is_static.then_some(ns as f64 * 1e-9)
 }

@@ -16,7 +16,7 @@ use compiler::{
     pipeline::Budget,
 };
 use graph::{Init, InputRole};
-use plan::{MAGIC, Plan, Program};
+use plan::{MAGIC, Plan, Program, ProgramKind};
 use runtime::{
     CpuDevice, LoadOptions, Session,
     data::dataset::{BatchArray, Dataset, Wanted},
@@ -33,9 +33,9 @@ pub struct SessionArgs {
     #[command(flatten)]
     pub model: ModelArgs,
 
-    /// With a model: memory that the step may take (4G, 4GB, 512M, 50%).
-    #[arg(long, short, value_parser = units::budget)]
-    pub budget: Option<Budget>,
+    /// With a model: memory that the step may take (4G, 4GB, 512M, 50%). Several (2G,1G,512M) give a program each.
+    #[arg(long, short, value_name = "B,..", value_delimiter = ',', value_parser = units::budget)]
+    pub budget: Vec<Budget>,
 
     /// With a plan: the model file that holds the weights. Default: the model's name with .onnx, beside the plan.
     #[arg(long, value_name = "MODEL")]
@@ -103,9 +103,11 @@ pub enum Inference {
 pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result<Ready, CliError> {
     let path = &args.model.model;
     if !is_plan(path)? {
-        let budget = args.budget.ok_or_else(|| {
-            CliError::usage("a model needs --budget: 4G, 4GB, 512M or a share of keep-all such as 50% (100% recomputes nothing)")
-        })?;
+        if args.budget.is_empty() {
+            return Err(CliError::usage(
+                "a model needs --budget: 4G, 4GB, 512M or a share of keep-all such as 50% (100% recomputes nothing)",
+            ));
+        }
         let mut model = args.model.clone();
         match inference {
             Inference::AsAsked => {}
@@ -113,7 +115,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
             Inference::Metrics if model.metric.is_empty() => model.metric.push(Metric::Loss),
             Inference::Metrics => {}
         }
-        let (compiled, loaded) = compile::compile(&model, budget, &args.planner, global)?;
+        let (compiled, loaded) = compile::compile(&model, &args.budget, &args.planner, global)?;
         let first = &compiled.plan.programs[0];
         let c = &first.certificate;
         let what = match &first.dynamic {
@@ -130,7 +132,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
         note(global.quiet, format!("budget {} bytes: {what}", compiled.budget));
         return Ok(Ready { plan: compiled.plan, weights: loaded.weights, model: path.clone() });
     }
-    if args.budget.is_some() {
+    if !args.budget.is_empty() {
         return Err(CliError::usage("a plan has its budget already: --budget is for models"));
     }
     // Evaluation may show less than the plan can tell.
@@ -159,8 +161,8 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
 }
 
 impl SessionArgs {
-    /// Loads a plan on the CPU.
-    pub fn load(&self, ready: &Ready, global: Global) -> Result<Session, CliError> {
+    /// Loads a plan on the CPU; with `follow_memory` within what is available, if it can.
+    pub fn load(&self, ready: &Ready, follow_memory: bool, global: Global) -> Result<Session, CliError> {
         let device = CpuDevice::new(self.threads.unwrap_or(0))?;
         if ready.model != self.model.model {
             note(global.quiet, format!("weights from {}", ready.model.display()));
@@ -173,34 +175,45 @@ impl SessionArgs {
                 format!("{hashes} weights were absent when the plan was made; they are taken as they are"),
             );
         }
-        let options = LoadOptions { other_weights: self.weights.is_some() };
+        let options = LoadOptions { other_weights: self.weights.is_some(), follow_memory };
         Ok(Session::load(ready.plan.clone(), Box::new(device), &mut ModelWeights(&ready.weights), options)?)
     }
 }
 
 /// The inputs that a program takes from data.
 pub fn wanted(program: &Program) -> Vec<Wanted> {
-    let g = &program.graph;
+    wanted_with(program, &[program])
+}
+
+/// The inputs of a program; `same` are the programs of its kind, whose nodes tell what is a label.
+fn wanted_with(program: &Program, same: &[&Program]) -> Vec<Wanted> {
     // A loss in the model has its labels among the model's inputs.
-    let labels = |v| {
-        let losses = g.nodes.iter().filter(|n| is_class_loss(&n.op));
-        losses.into_iter().any(|n| n.inputs.get(1) == Some(&Some(v)))
+    let labels = |name: &str| {
+        let mut losses = same
+            .iter()
+            .flat_map(|p| p.graph.nodes.iter().filter(|n| is_class_loss(&n.op)).map(|n| (&p.graph, n)));
+        losses.any(|(g, n)| n.inputs.get(1).copied().flatten().is_some_and(|v| &*g.value(v).name == name))
     };
+    let g = &program.graph;
     g.inputs
         .iter()
         .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
         .map(|i| Wanted {
             name: g.value(i.value).name.to_string(),
             ty: g.ty(i.value).clone(),
-            label: i.role == InputRole::Label || labels(i.value),
+            label: i.role == InputRole::Label || labels(&g.value(i.value).name),
         })
         .collect()
 }
 
-/// Opens a data set for a program and tells its notes.
-pub fn open_data(path: &Path, program: &Program, global: Global) -> Result<Dataset, CliError> {
+/// Opens a data set for a plan's programs of a kind and tells its notes.
+pub fn open_data(path: &Path, plan: &Plan, kind: ProgramKind, global: Global) -> Result<Dataset, CliError> {
     check_data(path)?;
-    let data = Dataset::open(path, &wanted(program)).map_err(|e| CliError::bad_input(e.to_string()))?;
+    let none = || CliError::bad_input(format!("the plan has no {kind} program"));
+    let program = plan.interface(kind).ok_or_else(none)?;
+    let same: Vec<&Program> = plan.programs.iter().filter(|p| p.kind == kind).collect();
+    let data = Dataset::open(path, &wanted_with(program, &same));
+    let data = data.map_err(|e| CliError::bad_input(e.to_string()))?;
     data.notes.iter().for_each(|n| note(global.quiet, n));
     Ok(data)
 }

@@ -115,6 +115,8 @@ pub enum InputRole {
     Step,
     /// Seed of the counter-based generator, i64 scalar.
     Seed,
+    /// Elements that follow from the sizes of the other inputs: whoever made the graph for these sizes knows them.
+    Constant,
 }
 
 /// A graph input.

@@ -11,7 +11,7 @@ pub struct Diff {
     pub same_numerics: bool,
     /// Both have the same state at the same offsets: a checkpoint's bytes lie where they lay.
     pub same_state: bool,
-    /// Programs of the same kind, paired in order.
+    /// Programs of the same kind and guard, paired in order.
     pub programs: Vec<ProgramDiff>,
     /// Programs that only one of the plans has: whether it is the first, and the kind.
     pub unpaired: Vec<(bool, ProgramKind)>,
@@ -39,7 +39,8 @@ pub fn diff(first: (&Plan, &[Replay]), second: (&Plan, &[Replay])) -> Diff {
     let mut unpaired = Vec::new();
     let mut taken = vec![false; b.programs.len()];
     for (i, p) in a.programs.iter().enumerate() {
-        let partner = (0..b.programs.len()).find(|j| !taken[*j] && b.programs[*j].kind == p.kind);
+        let partner = (0..b.programs.len())
+            .find(|j| !taken[*j] && b.programs[*j].kind == p.kind && b.programs[*j].guard == p.guard);
         let Some(j) = partner else {
             unpaired.push((true, p.kind));
             continue;

@@ -4,6 +4,7 @@
 //! named, not contained. The runtime obeys it or refuses it. [`validate`] says what a right plan is, and knows neither the planner nor
 //! a runtime.
 
+mod choice;
 mod diff;
 mod numerics;
 mod show;
@@ -13,11 +14,11 @@ mod validate;
 mod wire;
 
 pub use diff::{Diff, ProgramDiff, diff};
-pub use numerics::{hex, numerics, training_numerics};
+pub use numerics::{hex, numerics, plan_numerics, training_numerics};
 pub use show::{show, size};
 pub use types::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run,
     StateEntry, Step, align,
 };
-pub use validate::{Replay, ValidateError, validate};
+pub use validate::{Replay, ValidateError, validate, validate_at};
 pub use wire::{MAGIC, VERSION, WireError, from_bytes, to_bytes};

@@ -1,7 +1,7 @@
 //! The numerics hash: equal hash, equal bits. Of a whole plan it stands in the plan; of its training programs alone it says whether a
 //! checkpoint goes on with the same bits.
 
-use crate::{Device, Dynamic, Plan, ProgramKind};
+use crate::{Device, Dynamic, Plan, Program, ProgramKind, choice::deciding};
 use graph::{Graph, OpFacts};
 
 /// Hashes all that decides the bits of a step: the graph (operators, attributes, types, the order of contributions), the numeric class
@@ -33,10 +33,16 @@ pub fn numerics<'a>(
     *h.finalize().as_bytes()
 }
 
-/// [`numerics`] of a plan's training programs: programs for evaluation beside them change no bit of training.
+/// [`numerics`] of a plan: buckets and budgets change no bit.
+pub fn plan_numerics(plan: &Plan, ops: &dyn OpFacts) -> [u8; 32] {
+    let all: Vec<&Program> = plan.programs.iter().collect();
+    numerics(plan.device, plan.accumulate, deciding(&all), ops)
+}
+
+/// [`plan_numerics`] of a plan's training programs: programs for evaluation beside them change no bit of training.
 pub fn training_numerics(plan: &Plan, ops: &dyn OpFacts) -> [u8; 32] {
-    let training = plan.programs.iter().filter(|p| p.kind != ProgramKind::Infer);
-    numerics(plan.device, plan.accumulate, training.map(|p| (p.kind, &p.graph, p.dynamic.as_ref())), ops)
+    let training: Vec<&Program> = plan.programs.iter().filter(|p| p.kind != ProgramKind::Infer).collect();
+    numerics(plan.device, plan.accumulate, deciding(&training), ops)
 }
 
 /// A hash as text.

@@ -39,6 +39,9 @@ fn share(part: u64, whole: u64) -> f64 {
 fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> std::fmt::Result {
     let c = &p.certificate;
     writeln!(out, "plan {}  {}  {}  budget {}", quote_name(&plan.model), p.kind, plan.device, plan.budget)?;
+    if !p.guard.dims.is_empty() {
+        writeln!(out, "  where {}: planned at the upper bounds, run on the extents at hand", p.guard)?;
+    }
     if let Some(d) = &p.dynamic {
         writeln!(
             out,

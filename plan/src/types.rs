@@ -1,6 +1,6 @@
 //! The plan as data.
 
-use graph::{Graph, Init, NodeId, StateKind, TensorType, ValueId};
+use graph::{Bindings, Graph, Init, NodeId, StateKind, TensorType, ValueId, quote_name};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
@@ -53,7 +53,7 @@ pub struct Plan {
     pub state_bytes: u64,
     /// Parts of a training step whose gradients are added; 1 unless gradients are accumulated.
     pub accumulate: u32,
-    /// The programs.
+    /// The programs. Of one kind there may be several: of those whose guards hold and whose arenas fit the first one runs.
     pub programs: Vec<Program>,
 }
 
@@ -98,11 +98,36 @@ impl fmt::Display for ProgramKind {
     }
 }
 
-/// When a program may run: bounds on named sizes. Offsets are computed at the upper bounds.
+/// When a program may run: bounds on named sizes, none if it may always. Offsets are computed at the upper bounds; the runtime makes the
+/// graph of the sizes at hand and runs the same steps at the same offsets, if they are lawful for it (see [`crate::validate_at`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Guard {
     /// (name, least, greatest).
     pub dims: Vec<(Arc<str>, u64, u64)>,
+}
+
+impl Guard {
+    /// Whether it holds for these sizes. A size that is not among them breaks it.
+    pub fn admits(&self, sizes: &Bindings) -> bool {
+        let within = |(name, least, greatest): &(Arc<str>, u64, u64)| {
+            let n = sizes.get(name).and_then(|n| u64::try_from(*n).ok());
+            n.is_some_and(|n| (*least..=*greatest).contains(&n))
+        };
+        self.dims.iter().all(within)
+    }
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, least, greatest)) in self.dims.iter().enumerate() {
+            f.write_str(if i == 0 { "" } else { ", " })?;
+            if *least > 1 {
+                write!(f, "{least} <= ")?;
+            }
+            write!(f, "{} <= {greatest}", quote_name(name))?;
+        }
+        Ok(())
+    }
 }
 
 /// A graph and the order, places and lifetimes in which it runs.
@@ -154,6 +179,26 @@ pub struct Rates {
 }
 
 impl Rates {
+    /// Rates of a device kind of which nothing was measured.
+    pub const fn of(device: Device) -> Rates {
+        match device {
+            // Two cores of a current server CPU.
+            Device::Cpu => Rates {
+                product_flops_per_s: 200e9,
+                other_flops_per_s: 15e9,
+                bytes_per_s: 20e9,
+                launch_ns: 500.0,
+            },
+            // A current data centre GPU, in single precision.
+            Device::Cuda => Rates {
+                product_flops_per_s: 60e12,
+                other_flops_per_s: 30e12,
+                bytes_per_s: 3e12,
+                launch_ns: 4000.0,
+            },
+        }
+    }
+
     /// Estimated nanoseconds of one execution: the roofline of its arithmetic and its traffic, and the launch. `product` says whether
     /// the arithmetic runs at the rate of matrix products.
     pub fn nanoseconds(&self, flops: u64, bytes: u64, product: bool) -> f64 {

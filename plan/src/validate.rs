@@ -14,11 +14,16 @@
 //! 7. Outputs are live at the end. Live peak and arena are the certified ones; the arena is at most the budget.
 //! 8. A dynamic program has no nodes and steps of its own, its pool lies in the arena's free part, and its states are the plan's.
 //! 9. The numerics hash is that of the programs. There is a program, and parts of a step exactly where gradients are accumulated.
+//! 10. A program with a guard has a dynamic one of its kind, whose inputs at the guard's upper bounds it has; of two for the same sizes the
+//!     later one needs less.
 //!
 //! Nothing here trusts the plan: ids are checked before they are used as indices and sums before they are used as addresses.
 
-use crate::{ALIGNMENT, Dynamic, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, numerics};
-use graph::{Facts, Init, OpFacts, StateId, StateKind, TensorType, ValueDef, ValueId};
+use crate::{
+    ALIGNMENT, Dynamic, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, choice,
+    plan_numerics,
+};
+use graph::{Facts, Graph, Init, OpFacts, StateId, StateKind, TensorType, ValueDef, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan that must not run: where and why.
@@ -65,8 +70,11 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
         return fail(format!("a step in {} parts does not fit its programs", plan.accumulate));
     }
     state_section(plan).map_err(|what| ValidateError { at: "plan".to_owned(), what })?;
-    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph, p.dynamic.as_ref()));
-    if numerics(plan.device, plan.accumulate, graphs, ops) != plan.numerics {
+    choice::check(plan).map_err(|(i, what)| ValidateError {
+        at: format!("program {i} ({})", plan.programs[i].kind),
+        what,
+    })?;
+    if plan_numerics(plan, ops) != plan.numerics {
         return fail("the numerics hash is not that of the programs".to_owned());
     }
     let check = |(i, p): (usize, &Program)| match &p.dynamic {
@@ -75,6 +83,70 @@ pub fn validate(plan: &Plan, ops: &dyn OpFacts) -> Result<Vec<Replay>, ValidateE
         None => Walk::new(plan, p, i, ops)?.run(),
     };
     plan.programs.iter().enumerate().map(check).collect()
+}
+
+/// The program at `index` over another graph: that of sizes within its guard. It must have the same nodes in the same order, wired alike;
+/// extents and what follows from them may differ. All rules for places and lifetimes are checked on it.
+///
+/// # Errors
+///
+/// The steps and offsets are not lawful for this graph, which may be right for another program.
+pub fn validate_at(
+    plan: &Plan,
+    index: usize,
+    graph: Graph,
+    ops: &dyn OpFacts,
+) -> Result<(Program, Replay), ValidateError> {
+    let planned = &plan.programs[index];
+    let at = || format!("program {index} ({})", planned.kind);
+    if let Some(what) = other_structure(&planned.graph, &graph) {
+        return Err(ValidateError { at: at(), what });
+    }
+    let Program { kind, guard, inputs, steps, certificate, .. } = planned;
+    let program = Program {
+        kind: *kind,
+        guard: guard.clone(),
+        graph,
+        inputs: inputs.clone(),
+        steps: steps.clone(),
+        certificate: certificate.clone(),
+        dynamic: None,
+    };
+    let replay = Walk { exact: false, ..Walk::new(plan, &program, index, ops)? }.run()?;
+    Ok((program, replay))
+}
+
+/// Where two graphs differ in more than extents and attributes.
+fn other_structure(a: &Graph, b: &Graph) -> Option<String> {
+    let node = |(x, y): (&graph::Node, &graph::Node)| {
+        if x.op != y.op {
+            return Some(format!("node {:?}, {}, is {:?}, {}, for these sizes", x.name, x.op, y.name, y.op));
+        }
+        (x.inputs != y.inputs || x.outputs != y.outputs)
+            .then(|| format!("node {:?}, {}, reads or makes other values for these sizes", x.name, x.op))
+    };
+    if let Some(what) = a.nodes.iter().zip(&b.nodes).find_map(node) {
+        return Some(what);
+    }
+    let counts = [
+        ("nodes", a.nodes.len(), b.nodes.len()),
+        ("values", a.values.len(), b.values.len()),
+        ("inputs", a.inputs.len(), b.inputs.len()),
+        ("states", a.states.len(), b.states.len()),
+    ];
+    if let Some((what, n, m)) = counts.into_iter().find(|(_, n, m)| n != m) {
+        return Some(format!("it has {m} {what} for these sizes, not {n}"));
+    }
+    if let Some((x, _)) = a.inputs.iter().zip(&b.inputs).find(|(x, y)| x != y) {
+        return Some(format!("input {:?} is another one", a.value(x.value).name));
+    }
+    let alike = |x: &graph::State, y: &graph::State| {
+        x.name == y.name && x.kind == y.kind && x.input == y.input && x.output == y.output
+    };
+    if let Some((x, _)) = a.states.iter().zip(&b.states).find(|(x, y)| !alike(x, y)) {
+        return Some(format!("state {:?} is another one", x.name));
+    }
+    (a.outputs != b.outputs).then(|| "its outputs are others".to_owned())
 }
 
 /// The state section: entries in order, without overlap, each of them the state of a program.
@@ -209,6 +281,8 @@ struct Walk<'a> {
     passed: BTreeSet<ValueId>,
     runs: Vec<u32>,
     replay: Replay,
+    /// The graph is the one that was planned, and not one of smaller sizes.
+    exact: bool,
 }
 
 impl<'a> Walk<'a> {
@@ -234,6 +308,7 @@ impl<'a> Walk<'a> {
             passed: BTreeSet::new(),
             runs: vec![0; g.nodes.len()],
             replay: Replay { arena: plan.state_bytes, ..Replay::default() },
+            exact: true,
         };
         // Operators infer types from these: beyond known sizes they are not asked.
         if let Some(v) = g.values.iter().find(|v| !is_bounded(&v.ty)) {
@@ -374,6 +449,12 @@ impl<'a> Walk<'a> {
             }
         }
         let c = &self.program.certificate;
+        if !self.exact {
+            if self.replay.arena > c.arena {
+                return Err(self.error(format!("it reaches beyond its arena of {} bytes", c.arena)));
+            }
+            return Ok(self.replay);
+        }
         if c.live_peak != self.replay.peak || c.arena != self.replay.arena {
             let found = format!("live peak {} and arena {}", self.replay.peak, self.replay.arena);
             return Err(self.error(format!(
@@ -465,6 +546,7 @@ impl<'a> Walk<'a> {
         let scratch = match (run.workspace, workspace) {
             (None, 0) => None,
             (Some(at), w) if w > 0 => Some(self.allocate(at, w, None)?),
+            (Some(_), _) if !self.exact => None,
             _ => return Err(self.error("the workspace is not the implementation's".to_owned())),
         };
         let mut taken = BTreeSet::new();

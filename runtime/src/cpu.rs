@@ -39,7 +39,8 @@ struct Program {
 pub struct CpuDevice {
     pool: rayon::ThreadPool,
     arena: Option<Arena>,
-    programs: Vec<Program>,
+    /// `None` where one was unloaded.
+    programs: Vec<Option<Program>>,
 }
 
 impl CpuDevice {
@@ -109,12 +110,28 @@ impl Device for CpuDevice {
             });
         }
         let names = graph.nodes.iter().map(|n| (n.name.to_string(), n.op.to_string())).collect();
-        self.programs.push(Program { calls: prepared, total_calls, names, repeated });
-        Ok(LoadedProgram(self.programs.len() - 1))
+        let program = Some(Program { calls: prepared, total_calls, names, repeated });
+        let free = self.programs.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.programs.len());
+        match free {
+            Some(at) => self.programs[at] = program,
+            None => self.programs.push(program),
+        }
+        Ok(LoadedProgram(at))
+    }
+
+    fn unload(&mut self, program: LoadedProgram) {
+        if let Some(p) = self.programs.get_mut(program.0) {
+            *p = None;
+        }
+    }
+
+    fn release(&mut self, from: u64) -> Result<(), RuntimeError> {
+        self.arena.as_mut().ok_or_else(no_arena)?.release(from)
     }
 
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
-        let program = self.programs.get(program.0).ok_or_else(no_arena)?;
+        let program = self.programs.get(program.0).and_then(Option::as_ref).ok_or_else(no_arena)?;
         self.pool.install(|| run(program, options))
     }
 

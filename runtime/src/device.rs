@@ -31,6 +31,10 @@ pub struct RunReport {
     pub call_ns: Vec<u64>,
     /// What a dynamic program did with its pool.
     pub dynamic: Option<DynamicReport>,
+    /// Which of the plan's programs ran.
+    pub program: usize,
+    /// Why none of the programs that were planned ahead ran, where there are some.
+    pub why_dynamic: Option<String>,
 }
 
 /// A kernel that an [`Eager`] device has prepared for one node's types.
@@ -80,6 +84,18 @@ pub trait Device: Send {
 
     /// Prepares a program: every kernel is ready afterwards, and running allocates nothing.
     fn load(&mut self, graph: &Graph, calls: Vec<Call>) -> Result<LoadedProgram, RuntimeError>;
+
+    /// Forgets a program; its handle is not used again. A device that keeps it only wastes memory of the host.
+    fn unload(&mut self, program: LoadedProgram) {
+        let _ = program;
+    }
+
+    /// Gives the arena's memory from byte `from` on back to the system, as far as the device can; what lies there is lost. It comes back
+    /// when it is written.
+    fn release(&mut self, from: u64) -> Result<(), RuntimeError> {
+        let _ = from;
+        Ok(())
+    }
 
     /// Runs a prepared program from the first call to the last.
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError>;

@@ -34,6 +34,14 @@ pub enum RuntimeError {
         /// Where the limit comes from.
         source_of_limit: String,
     },
+    /// A budget in which not even the state has a place.
+    #[error("a budget of {budget} bytes is too small: the state alone needs {state}")]
+    Budget {
+        /// Bytes of the budget.
+        budget: u64,
+        /// Bytes of the state.
+        state: u64,
+    },
     /// The system refused the memory.
     #[error("the system refused an arena of {bytes} bytes: {error}")]
     Allocate {

@@ -11,6 +11,8 @@ pub mod data;
 mod device;
 mod dynamic;
 mod error;
+mod follow;
+mod programs;
 mod resolve;
 mod session;
 

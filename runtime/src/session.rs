@@ -2,13 +2,13 @@
 
 use crate::{
     RuntimeError,
-    device::{Device, LoadedProgram, RunOptions, RunReport},
-    dynamic::DynamicProgram,
-    resolve::{Region, resolve},
+    device::{Device, RunOptions, RunReport},
+    follow::{self, within},
+    programs::{Chosen, Programs, Ready, usable},
 };
 use graph::{DType, Init, InputRole, StateKind, TensorType};
 use ops::Registry;
-use plan::{Plan, ProgramKind, Replay, StateEntry, validate};
+use plan::{Plan, Program, ProgramKind, Replay, StateEntry, validate};
 use std::collections::BTreeMap;
 
 /// Where weights come from: the model's file, a checkpoint, a test.
@@ -31,6 +31,8 @@ pub trait WeightSource {
 pub struct LoadOptions {
     /// Accept weights whose hash is not the plan's (other weights of the same shapes).
     pub other_weights: bool,
+    /// Begin within the memory that is available, where the plan's largest program needs more; see [`Session::follow_memory`].
+    pub follow_memory: bool,
 }
 
 /// Inputs of a step.
@@ -69,17 +71,16 @@ impl StepResult {
     }
 }
 
-enum Loaded {
-    Static { handle: LoadedProgram, outputs: Vec<Region> },
-    Dynamic(Box<DynamicProgram>),
-}
-
 /// A plan with its state on a device.
 pub struct Session {
     plan: Plan,
     replays: Vec<Replay>,
     device: Box<dyn Device>,
-    programs: Vec<Loaded>,
+    programs: Programs,
+    /// Bytes of the arena that may be used.
+    budget: u64,
+    /// Bytes of the arena that were used since it was taken or pages were given back, at most.
+    touched: u64,
 }
 
 impl Session {
@@ -95,28 +96,23 @@ impl Session {
             let (plan, device) = (plan.device.to_string(), device.kind().to_string());
             return Err(RuntimeError::Device { plan, device });
         }
+        let mut budget = plan.arena;
         if let Some(a) = device.available()
             && a.bytes < plan.arena
         {
-            return Err(RuntimeError::NotEnoughMemory {
-                needed: plan.arena,
-                available: a.bytes,
-                source_of_limit: a.source.to_owned(),
-            });
+            budget = if options.follow_memory { within(a.bytes) } else { 0 };
+            if budget <= plan.state_bytes {
+                return Err(RuntimeError::NotEnoughMemory {
+                    needed: plan.arena,
+                    available: a.bytes,
+                    source_of_limit: a.source.to_owned(),
+                });
+            }
         }
         device.allocate(plan.arena)?;
-        let mut programs = Vec::new();
-        for p in &plan.programs {
-            if let Some(d) = &p.dynamic {
-                programs.push(Loaded::Dynamic(Box::new(DynamicProgram::load(&plan, p, d)?)));
-                continue;
-            }
-            let refuse =
-                |what| RuntimeError::Prepare { node: p.kind.to_string(), op: "program".to_owned(), what };
-            let (calls, outputs) = resolve(&plan, p, &Registry).map_err(refuse)?;
-            programs.push(Loaded::Static { handle: device.load(&p.graph, calls)?, outputs });
-        }
-        let mut session = Session { plan, replays, device, programs };
+        let programs = Programs::load(&plan, &mut *device)?;
+        let touched = plan.state_bytes;
+        let mut session = Session { plan, replays, device, programs, budget, touched };
         for i in 0..session.plan.state.len() {
             session.initialise(i, weights, options)?;
         }
@@ -176,58 +172,84 @@ impl Session {
         at.ok_or_else(|| RuntimeError::NoProgram(kind.to_string()))
     }
 
-    /// Runs one program. When it fails before its last operation that may fail, the state is as before; of a step in parts, so it is
-    /// after [`Session::forget_parts`].
+    /// Bytes of the arena that may be used: the plan's, or what [`Session::set_budget`] said.
+    pub fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Changes between steps how much of the arena may be used. From then on the first of a kind's programs that fits runs; where none
+    /// does, the whole step runs under online rematerialization. The bits stay the same. Memory beyond the new size is given back to the
+    /// system. A budget above the plan's arena counts as the arena.
+    ///
+    /// # Errors
+    ///
+    /// The state alone needs more, or the system has less than a larger budget asks for. The old budget stays then.
+    pub fn set_budget(&mut self, bytes: u64) -> Result<(), RuntimeError> {
+        let state = self.plan.state_bytes;
+        if bytes <= state && self.plan.arena > state {
+            return Err(RuntimeError::Budget { budget: bytes, state });
+        }
+        let budget = bytes.min(self.plan.arena);
+        let used = usable(&self.plan, budget).max(state);
+        if let Some(a) = self.device.available().filter(|_| budget > self.budget)
+            && used > self.touched.saturating_add(a.bytes)
+        {
+            return Err(RuntimeError::NotEnoughMemory {
+                needed: used,
+                available: self.touched.saturating_add(a.bytes),
+                source_of_limit: a.source.to_owned(),
+            });
+        }
+        if used < self.touched {
+            self.device.release(used)?;
+            self.touched = used;
+        }
+        self.budget = budget;
+        Ok(())
+    }
+
+    /// Sets the budget by the memory that is available now, container limits included; to be called between steps. Returns the new
+    /// budget if it changed.
+    ///
+    /// # Errors
+    ///
+    /// Not even the state fits any more.
+    pub fn follow_memory(&mut self) -> Result<Option<u64>, RuntimeError> {
+        let Some(a) = self.device.available() else { return Ok(None) };
+        let have = self.touched.saturating_add(a.bytes);
+        match follow::next(have, self.budget, &|budget| usable(&self.plan, budget)) {
+            Some(budget) => self.set_budget(budget).map(|()| Some(self.budget)),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs one step of the kind of `program`: the first program of that kind whose guard holds for the inputs' sizes and that fits the
+    /// budget; [`RunReport::program`] says which. When it fails before its last operation that may fail, the state is as before; of a
+    /// step in parts, so it is after [`Session::forget_parts`].
     pub fn run(
         &mut self,
         program: usize,
         inputs: &StepInputs<'_>,
         options: RunOptions,
     ) -> Result<StepResult, RuntimeError> {
-        let (handle, places) = match &mut self.programs[program] {
-            Loaded::Dynamic(d) => return d.run(&mut *self.device, inputs, options),
-            Loaded::Static { handle, outputs } => (*handle, &*outputs),
-        };
-        let p = &self.plan.programs[program];
-        let given: BTreeMap<&str, &[u8]> = inputs.data.iter().copied().collect();
-        for (input, offset) in p.graph.inputs.iter().zip(&p.inputs) {
-            let value = p.graph.value(input.value);
-            let scalar;
-            let bytes: &[u8] = match input.role {
-                InputRole::LearningRate => {
-                    scalar = inputs.learning_rate.to_le_bytes().to_vec();
-                    &scalar
-                }
-                InputRole::Step => {
-                    scalar = inputs.step.to_le_bytes().to_vec();
-                    &scalar
-                }
-                InputRole::Seed => {
-                    scalar = inputs.seed.to_le_bytes().to_vec();
-                    &scalar
-                }
-                InputRole::Data | InputRole::Label => {
-                    given.get(&*value.name).copied().ok_or_else(|| RuntimeError::Input {
-                        name: value.name.to_string(),
-                        what: format!("{} is not given", value.ty),
-                    })?
-                }
-            };
-            let len = value.ty.bytes().unwrap_or(0);
-            if bytes.len() as u64 != len {
-                let what = format!("{} bytes are given, {} needs {len}", bytes.len(), value.ty);
-                return Err(RuntimeError::Input { name: value.name.to_string(), what });
+        let kind = self.plan.programs[program].kind;
+        let Session { plan, programs, device, budget, touched, .. } = self;
+        let device = &mut **device;
+        match programs.choose(plan, kind, inputs, *budget, device)? {
+            Chosen::Ready(i, ready) => {
+                let p = ready.program.as_deref().unwrap_or(&plan.programs[i]);
+                *touched = (*touched).max(p.certificate.arena);
+                let mut result = run_ready(device, p, ready, inputs, options)?;
+                result.report.program = i;
+                Ok(result)
             }
-            self.device.write(*offset, bytes)?;
+            Chosen::Dynamic(i, d, why) => {
+                *touched = (*touched).max(d.end().min(*budget));
+                let mut result = d.run(device, inputs, options, *budget)?;
+                (result.report.program, result.report.why_dynamic) = (i, why);
+                Ok(result)
+            }
         }
-        let report = self.device.run(handle, options)?;
-        let mut outputs = Vec::new();
-        for (v, region) in p.graph.outputs.iter().zip(places) {
-            let mut bytes = vec![0; region.len as usize];
-            self.device.read(region.offset, &mut bytes)?;
-            outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
-        }
-        Ok(StepResult { outputs, report })
     }
 
     /// Forgets the parts of a step that were run since the last whole one, so that the state is as before them. A part that was refused
@@ -274,4 +296,57 @@ impl Session {
         self.read_state(name, 0, &mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Binds the inputs of a prepared program, runs it, and reads its outputs.
+fn run_ready(
+    device: &mut dyn Device,
+    p: &Program,
+    ready: &Ready,
+    inputs: &StepInputs<'_>,
+    options: RunOptions,
+) -> Result<StepResult, RuntimeError> {
+    let given: BTreeMap<&str, &[u8]> = inputs.data.iter().copied().collect();
+    for (at, (input, offset)) in p.graph.inputs.iter().zip(&p.inputs).enumerate() {
+        let value = p.graph.value(input.value);
+        let scalar;
+        let bytes: &[u8] = match input.role {
+            InputRole::LearningRate => {
+                scalar = inputs.learning_rate.to_le_bytes().to_vec();
+                &scalar
+            }
+            InputRole::Step => {
+                scalar = inputs.step.to_le_bytes().to_vec();
+                &scalar
+            }
+            InputRole::Seed => {
+                scalar = inputs.seed.to_le_bytes().to_vec();
+                &scalar
+            }
+            InputRole::Data | InputRole::Label => {
+                given.get(&*value.name).copied().ok_or_else(|| RuntimeError::Input {
+                    name: value.name.to_string(),
+                    what: format!("{} is not given", value.ty),
+                })?
+            }
+            InputRole::Constant => {
+                let found = ready.constants.iter().find(|(i, _)| *i == at).map(|(_, l)| l.bytes());
+                found.ok_or_else(|| RuntimeError::Internal(format!("nobody knows {:?}", value.name)))?
+            }
+        };
+        let len = value.ty.bytes().unwrap_or(0);
+        if bytes.len() as u64 != len {
+            let what = format!("{} bytes are given, {} needs {len}", bytes.len(), value.ty);
+            return Err(RuntimeError::Input { name: value.name.to_string(), what });
+        }
+        device.write(*offset, bytes)?;
+    }
+    let report = device.run(ready.handle, options)?;
+    let mut outputs = Vec::new();
+    for (v, region) in p.graph.outputs.iter().zip(&ready.outputs) {
+        let mut bytes = vec![0; region.len as usize];
+        device.read(region.offset, &mut bytes)?;
+        outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
+    }
+    Ok(StepResult { outputs, report })
 }

@@ -4,6 +4,7 @@ pub mod onnxruntime;
 pub mod program;
 pub mod reference;
 pub mod tiny;
+pub mod variants;
 
 use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
 use runtime::data::npz::Npz;
@@ -72,6 +73,7 @@ pub fn inputs(
             InputRole::LearningRate => Literal::scalar(DType::F32, learning_rate),
             InputRole::Step => Literal::scalar(DType::I64, step as f64),
             InputRole::Seed => Literal::scalar(DType::I64, 1.0),
+            InputRole::Constant => panic!("a graph of one size has its constants inside"),
             InputRole::Label => io["target"].clone(),
             InputRole::Data => {
                 let found = io.get(&format!("in:{}", v.name)).or_else(|| io.get(&*v.name));

@@ -10,6 +10,7 @@ mod control;
 mod error;
 pub mod evaluate;
 mod oracle;
+mod program;
 mod recipe;
 mod sequence;
 mod source;
@@ -18,6 +19,7 @@ mod walk;
 
 pub use error::{TraceError, TraceErrorKind};
 pub use oracle::{NoOracle, Oracle};
+pub use program::{Placed, place_constants};
 pub use recipe::{Modes, Recipe, RecipeError};
 pub use source::{Body, Source, SourceNode, SourceTensor};
 pub use walk::{Limits, Options, Remark, Traced, filled, repeated, walk};

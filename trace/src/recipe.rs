@@ -66,8 +66,6 @@ pub struct Recipe {
     pub train: Option<TrainOptions>,
     /// The loss and, if so said, the rows that are classified right, in place of its outputs.
     pub evaluate: Option<(TrainOptions, bool)>,
-    /// Why it is not static: the first thing that is known only at run time.
-    pub reason: String,
 }
 
 /// Bytes that are no recipe.

@@ -3,15 +3,16 @@
 use crate::{
     cli::Global,
     error::CliError,
-    model::{Model, ModelArgs, OpenModel, list_trainable, load_any},
+    model::{Model, ModelArgs, list_trainable, load_any},
     planning,
     progress::{Progress, note},
     units,
 };
 use compiler::{
     export::{self, Aside},
-    pipeline::{Budget, Compiled, Request, plan_programs},
+    pipeline::{Budget, CompileError, Compiled, Request, plan_programs},
     planner::Options as PlannerOptions,
+    variants::{self, Part},
 };
 use plan::hex;
 use serde_json::json;
@@ -28,9 +29,10 @@ pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
 
-    /// Memory that the step may take: 4G (2^30), 4GB (10^9), 512M, bytes, or 50% of keep-all.
-    #[arg(long, short, value_parser = units::budget)]
-    budget: Budget,
+    /// Memory that the step may take: 4G (2^30), 4GB (10^9), 512M, bytes, or 50% of keep-all. Several (2G,1G,512M) give a program each,
+    /// between which train --follow-memory switches.
+    #[arg(long, short, required = true, value_name = "B,..", value_delimiter = ',', value_parser = units::budget)]
+    budget: Vec<Budget>,
 
     /// Where the plan goes; default: the model's name with .dtrc.
     #[arg(long, short)]
@@ -112,81 +114,75 @@ pub fn check_writable(path: &Path) -> Result<(), CliError> {
 /// Compiles a model: loads it, builds its programs, plans them.
 pub fn compile(
     model: &ModelArgs,
-    budget: Budget,
+    budgets: &[Budget],
     planner: &PlannerArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
-    plan_model(load_any(model, global)?, budget, planner, global)
+    plan_model(load_any(model, global)?, budgets, planner, global)
 }
 
-/// Plans a loaded model.
-fn plan_model(
+/// Plans a loaded model, once for each budget.
+pub fn plan_model(
     model: Model,
-    budget: Budget,
+    budgets: &[Budget],
     planner: &PlannerArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
-    if let Some(open) = &model.open {
-        let plan = dynamic(&model, open, budget, planner)?;
+    let weights = &model.weights;
+    let hash = |name: &str| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes());
+    let open = model.open.as_ref().map(|o| o.request(&model.name, &model.costs.profile, &hash));
+    if let (Some(open), true) = (&open, model.parts.is_empty()) {
+        let plan = dynamic(&model, open, budgets, planner)?;
         let budget = plan.budget;
         return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
     }
     let progress = Arc::new(Progress::new(global.quiet));
     let options = planner.options(progress.clone());
-    let weights = &model.weights;
     let request = Request {
         model: &model.name,
         accumulate: model.accumulate,
         device: plan::Device::Cpu,
-        weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
+        weight_hash: &hash,
         costs: &model.costs,
         planner: &options,
     };
-    let compiled = plan_programs(model.graphs.clone(), budget, &request);
+    let compiled = match (&open, budgets) {
+        (None, [budget]) => plan_programs(model.graphs(), *budget, &request),
+        _ => variants::plan(model.parts.clone(), open.as_ref(), budgets, planner.dynamic_pool, &request),
+    };
     progress.finish();
     Ok((compiled?, model))
 }
 
-/// The plan of a model that is walked at every step.
+/// The plan of a model that is walked at every step; it runs in any smaller budget, too.
 fn dynamic(
     model: &Model,
-    open: &OpenModel,
-    budget: Budget,
+    request: &compiler::dynamic::Request<'_>,
+    budgets: &[Budget],
     planner: &PlannerArgs,
 ) -> Result<plan::Plan, CliError> {
-    let Budget::Bytes(budget) = budget else {
+    let bounded = model.bounded;
+    let bytes = |b: &Budget| if let Budget::Bytes(n) = b { Some(*n) } else { None };
+    let Some(budget) =
+        budgets.iter().map(bytes).collect::<Option<Vec<u64>>>().and_then(|b| b.into_iter().max())
+    else {
         let what = format!(
             "{}: dynamic ({}): what it takes with everything kept is known only at run time, and no share of it; give --budget in bytes \
-             (64M, 4G)",
-            model.name, open.reason
+             (64M, 4G){}",
+            model.name,
+            request.reason,
+            if bounded { "" } else { ", or upper bounds of its sizes (--dim NAME<=N)" }
         );
         return Err(CliError::usage(what));
     };
-    let weights = &model.weights;
-    let request = compiler::dynamic::Request {
-        model: &model.name,
-        open: &open.open,
-        modes: open.modes,
-        train: open.train.as_ref(),
-        with_inference: open.with_inference,
-        evaluate: open.evaluate.as_ref().map(|(o, accuracy)| (o, *accuracy)),
-        reason: &open.reason,
-        device: plan::Device::Cpu,
-        rates: &model.costs.profile,
-        weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
-    };
-    compiler::dynamic::plan(&request, budget, planner.dynamic_pool).map_err(|e| match e {
-        compiler::dynamic::DynamicError::State { .. } => {
-            CliError { kind: "infeasible", message: e.to_string(), code: crate::error::INFEASIBLE }
-        }
-        e => CliError::failed(e.to_string()),
-    })
+    compiler::dynamic::plan(request, budget, planner.dynamic_pool)
+        .map_err(|e| CliError::from(CompileError::Dynamic(e)))
 }
 
 /// Writes the model's first program as ONNX.
 fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError> {
     check_writable(path)?;
-    let [(kind, graph), ..] = &model.graphs[..] else {
+    let [Part { kind, graph, .. }, ..] = &model.parts[..] else {
         let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
         return Err(CliError::usage(what));
     };
@@ -220,6 +216,15 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
     Ok(())
 }
 
+/// The programs of a plan as objects.
+pub fn programs(plan: &plan::Plan) -> Vec<serde_json::Value> {
+    let one = |p: &plan::Program| {
+        json!({"kind": p.kind.to_string(), "label": p.label(), "arena_bytes": p.certificate.arena,
+            "peak_bytes": p.certificate.live_peak, "keep_all_bytes": p.certificate.keep_all, "dynamic": p.dynamic.is_some()})
+    };
+    plan.programs.iter().map(one).collect()
+}
+
 /// Compiles and writes the plan.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let start = Instant::now();
@@ -246,7 +251,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if let Some(path) = &args.emit_onnx {
         emit_onnx(&model, path, global)?;
     }
-    let (compiled, model) = plan_model(model, args.budget, &args.planner, global)?;
+    let (compiled, model) = plan_model(model, &args.budget, &args.planner, global)?;
     let plan = &compiled.plan;
     let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
     write_file(&path, &bytes)?;
@@ -258,7 +263,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             "schema": 1, "model": model.name, "budget_bytes": compiled.budget, "keep_all_peak_bytes": compiled.keep_all,
             "state_bytes": plan.state_bytes, "peak_bytes": main.live_peak, "arena_bytes": plan.arena,
             "naive_peak_bytes": main.naive_peak, "extra_time_fraction": extra, "lower_bound_fraction": bound,
-            "predicted_seconds_per_step": planning::predicted_step_seconds(plan),
+            "predicted_seconds_per_step": planning::predicted_step_seconds(plan), "programs": programs(plan),
             "stop_reason": main.stop_reason, "strategy": main.strategy, "numerics": hex(&plan.numerics),
             "plan_file": path, "seconds": start.elapsed().as_secs_f64(),
         });

@@ -4,14 +4,15 @@ mod largest;
 
 use crate::{
     cli::Global,
-    commands::compile::PlannerArgs,
+    commands::compile::{self, PlannerArgs},
     error::{CliError, INFEASIBLE, UNKNOWN},
-    model::{ModelArgs, load},
+    model::{ModelArgs, load, load_any},
+    planning::plan_at,
     progress::Progress,
     units,
 };
 use compiler::{
-    pipeline::{Budget, CompileError, Request, plan_budgets},
+    pipeline::{Budget, CompileError},
     planner::PlanError,
 };
 use graph::StateKind;
@@ -50,20 +51,20 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if let (Some(dim), Some(budget)) = (&args.max, args.budget) {
         return largest::run(args, dim, budget, global);
     }
-    let model = load(&args.model, global)?;
+    let buckets = args.model.dims.iter().any(|d| d.bounds().is_some());
+    let model = if buckets { load_any(&args.model, global)? } else { load(&args.model, global)? };
+    if model.parts.is_empty() {
+        let why = model.open.map_or_else(String::new, |o| o.reason);
+        return Err(CliError::bad_input(format!(
+            "{}: what it needs is known only at run time: {why}",
+            model.name
+        )));
+    }
     let progress = Arc::new(Progress::new(global.quiet));
     let options = args.planner.options(progress.clone());
-    let request = Request {
-        model: &model.name,
-        accumulate: model.accumulate,
-        device: plan::Device::Cpu,
-        weight_hash: &|_| None,
-        costs: &model.costs,
-        planner: &options,
-    };
     let mut budgets = vec![Budget::Bytes(u64::MAX >> 1)];
     budgets.extend(args.fits);
-    let results = plan_budgets(model.graphs.clone(), &budgets, &request)?;
+    let results = plan_at(&model, &budgets, &options)?;
     progress.finish();
     let mut results = results.into_iter();
     let full = results.next().ok_or_else(|| CliError::failed("no plan"))??;
@@ -78,7 +79,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         };
         *by_kind.entry(kind).or_default() += plan::align(s.ty.bytes().unwrap_or(0));
     }
-    let main = &full.plan.programs[0].certificate;
+    let naive = full.plan.programs.iter().map(|p| p.certificate.naive_peak).max().unwrap_or(0);
     let answer = results.next();
     let verdict = answer.as_ref().map(|a| match a {
         Ok(c) => ("yes", 0, c.plan.arena),
@@ -88,9 +89,10 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     });
     if global.json {
         let object = json!({"schema": 1, "model": model.name, "state_bytes": full.plan.state_bytes, "state": by_kind,
-            "keep_all_peak_bytes": full.keep_all, "naive_peak_bytes": main.naive_peak,
+            "keep_all_peak_bytes": full.keep_all, "naive_peak_bytes": naive,
             "transient_bytes": full.keep_all - full.plan.state_bytes,
-            "fits": verdict.map(|v| v.0), "fits_bytes": verdict.map(|v| v.2)});
+            "fits": verdict.map(|v| v.0), "fits_bytes": verdict.map(|v| v.2),
+            "programs": compile::programs(&full.plan)});
         println!("{object}");
     } else {
         println!("{}", model.name);
@@ -104,11 +106,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             units::bytes(full.keep_all - full.plan.state_bytes)
         );
         println!("  {:<24} {:>12}   100 % of a budget in per cent", "keep-all", units::bytes(full.keep_all));
-        println!(
-            "  {:<24} {:>12}   file order, nothing overwritten",
-            "naive peak",
-            units::bytes(main.naive_peak)
-        );
+        println!("  {:<24} {:>12}   file order, nothing overwritten", "naive peak", units::bytes(naive));
+        for p in full.plan.programs.iter().filter(|p| !p.guard.dims.is_empty()) {
+            let label = format!("{} {}", p.kind, p.label());
+            println!("  {label:<24} {:>12}   keep-all of this bucket", units::bytes(p.certificate.keep_all));
+        }
         if let Some((word, _, n)) = verdict {
             match word {
                 "yes" => println!("fits: yes, in an arena of {}", units::bytes(n)),

@@ -99,7 +99,7 @@ fn search(model: &Model, options: &Options, bound: u64, rounds: u32) -> Result<C
     let mut high = bound;
     let mut best = None;
     // Several programs name their least arenas one after the other.
-    for _ in 0..2 * model.graphs.len() + 1 {
+    for _ in 0..2 * model.parts.len() + 1 {
         match at(model, options, high)? {
             Ok(c) => {
                 best = Some(c);

@@ -94,13 +94,13 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         compile::check_writable(path)?;
     }
     let mut session_args = args.session.clone();
-    if session_args.budget.is_none() && !is_plan(&session_args.model.model)? {
-        session_args.budget = Some(Budget::OfKeepAll(1.0));
+    if session_args.budget.is_empty() && !is_plan(&session_args.model.model)? {
+        session_args.budget.push(Budget::OfKeepAll(1.0));
     }
     let outputs = args.program == Some(ProgramName::Infer) && args.session.model.metric.is_empty();
     let needed = if outputs { Inference::Outputs } else { Inference::AsAsked };
     let ready = ready(&session_args, global, needed)?;
-    let mut session = session_args.load(&ready, global)?;
+    let mut session = session_args.load(&ready, false, global)?;
     let program = match args.program {
         Some(ProgramName::Train) => session.program(ProgramKind::Train)?,
         Some(ProgramName::Micro) => session.program(ProgramKind::Micro)?,
@@ -150,7 +150,7 @@ fn execute(
     global: Global,
 ) -> Result<(Vec<Gathered>, u64), CliError> {
     let mut data = match &args.data {
-        Some(path) => Some(open_data(path, &session.plan().programs[program], global)?),
+        Some(path) => Some(open_data(path, session.plan(), session.plan().programs[program].kind, global)?),
         None => None,
     };
     let there = data.as_ref().map_or(u64::MAX, |d| d.batches());
@@ -190,8 +190,16 @@ fn execute(
             let e = CliError::from(e);
             CliError { message: format!("batch {index}: {}", e.message), ..e }
         })?;
+        if let Some(why) = &result.report.why_dynamic {
+            note(global.quiet, format!("batch {index}: dynamic: {why}"));
+        }
         for (i, (name, ty, bytes)) in result.outputs.into_iter().enumerate() {
             match gathered.get_mut(i) {
+                Some(g) if g.bytes.len() as u64 != bytes.len() as u64 * (step as u64) => {
+                    return Err(CliError::bad_input(format!(
+                        "batch {index}: output {name:?} is {ty}, another shape than before: run batches of one size at a time (--batch, --batches)"
+                    )));
+                }
                 Some(g) => g.bytes.extend_from_slice(&bytes),
                 None => {
                     let shape = ty.shape.fixed().unwrap_or_default();

@@ -26,6 +26,7 @@ use runtime::checkpoint::{self, Cursor};
 use serde_json::json;
 use source::Source;
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{
         Arc,
@@ -95,6 +96,11 @@ pub struct Args {
     /// With --compare: draw live memory against the time of one step for both runs.
     #[arg(long, value_name = "FILE.svg", requires = "compare")]
     picture: Option<PathBuf>,
+
+    /// Between steps, choose the largest of the plan's programs that fits into the memory that is available (container limits included),
+    /// and give the rest back; where none fits, run under online DTR. The numbers stay the same. See --budget for several programs.
+    #[arg(long)]
+    follow_memory: bool,
 
     /// Print the plan's steps before training.
     #[arg(long)]
@@ -205,7 +211,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         return once(args, &args.session, global, &signals).map(|(code, _)| code);
     }
     let mut keep_all = args.session.clone();
-    if keep_all.budget.replace(Budget::OfKeepAll(1.0)).is_none() {
+    if std::mem::replace(&mut keep_all.budget, vec![Budget::OfKeepAll(1.0)]).is_empty() {
         return Err(CliError::usage("--compare needs a model and a --budget: a plan is made for one budget"));
     }
     let quiet = Global { quiet: true, json: false };
@@ -282,11 +288,11 @@ fn once(
         None => None,
     };
     let source = match &args.data {
-        Some(path) => Source::Data(open_data(path, first, global)?),
+        Some(path) => Source::Data(open_data(path, &ready.plan, first.kind, global)?),
         None => Source::Synthetic { wanted: wanted(first), classes: classes(first), seed: args.seed as u64 },
     };
     let saves = args.save.prepare(&ready)?;
-    let mut session = session_args.load(&ready, global)?;
+    let mut session = session_args.load(&ready, args.follow_memory, global)?;
     let recomputed = session.replays()[0].recomputed.len();
     if args.show && !global.quiet {
         print!("{}", plan::show(session.plan(), session.replays()));
@@ -339,7 +345,11 @@ fn once(
     let log = args
         .log
         .as_ref()
-        .map(|p| Log::open(p, args.resume.then_some(cursor.step), eval.as_ref().map_or(&[], |e| &e.names)))
+        .map(|p| {
+            let several = session.plan().choices(session.plan().programs[0].kind) > 1;
+            let after = args.resume.then_some(cursor.step);
+            Log::open(p, after, several, eval.as_ref().map_or(&[], |e| &e.names))
+        })
         .transpose()?;
     let mut run = Run {
         args,
@@ -358,6 +368,8 @@ fn once(
         started: Instant::now(),
         last_line: None,
         peak_anonymous: 0,
+        program: 0,
+        told: BTreeSet::new(),
         losses: Vec::new(),
         step_seconds: Vec::new(),
     };

@@ -37,12 +37,13 @@ use graph::{InputRole, StateKind};
 /// First words of the text: form and version of the plan.
 const MAGIC: &str = "dtrc-plan";
 
-const ROLES: [(InputRole, &str); 5] = [
+const ROLES: [(InputRole, &str); 6] = [
     (InputRole::Data, "data"),
     (InputRole::Label, "label"),
     (InputRole::LearningRate, "learning-rate"),
     (InputRole::Step, "step"),
     (InputRole::Seed, "seed"),
+    (InputRole::Constant, "constant"),
 ];
 
 const KINDS: [(StateKind, &str); 5] = [

@@ -104,6 +104,9 @@ impl Dataset {
         if let Some(i) = parts.iter().position(|p| p.batches == Some(0)) {
             return Err(fail(format!("file {} of {} holds less than one batch", i + 1, parts.len())));
         }
+        if let [Part { batches: None, .. }] = &parts[..] {
+            notes.push(format!("{} holds one batch; it is used at every step", path.display()));
+        }
         notes.dedup();
         if let [Part { batches: None, .. }] = &parts[..] {
             notes.push(format!("{} holds one batch; it is used at every step", path.display()));

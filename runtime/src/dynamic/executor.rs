@@ -495,6 +495,8 @@ pub(crate) fn host_key(role: InputRole, name: &str) -> &str {
         InputRole::LearningRate => "(learning rate)",
         InputRole::Step => "(step)",
         InputRole::Seed => "(seed)",
+        // Graphs that run here have their constants inside.
+        InputRole::Constant => "(constant)",
     }
 }
 

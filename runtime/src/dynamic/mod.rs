@@ -19,13 +19,13 @@ use crate::{
 };
 use executor::{Executor, Infos, PATIENCE, Surroundings, bug, host_key};
 use graph::{Bindings, Graph, InputRole, TensorType};
-use plan::{Plan, ProgramKind};
+use plan::{Plan, ProgramKind, Rates};
 use std::{collections::BTreeMap, fmt, sync::Arc};
 use trace::{Limits, Recipe};
 use world::PoolWorld;
 
 /// Most nodes of a step: what a loop that never ends would reach.
-const MAX_NODES: usize = 4 << 20;
+pub(crate) const MAX_NODES: usize = 4 << 20;
 /// Graphs that are kept for the sizes they were made for.
 const KEPT: usize = 8;
 
@@ -92,12 +92,20 @@ impl fmt::Display for PoolFull {
 
 impl std::error::Error for PoolFull {}
 
-type Key = Vec<(String, Vec<u64>)>;
+pub(crate) type Key = Vec<(String, Vec<u64>)>;
+
+/// What the graph of a step comes from.
+enum Origin {
+    Recipe(Arc<Recipe>),
+    /// A static program's, that runs in less memory than it was planned for.
+    Graph(Arc<Graph>),
+}
 
 /// A dynamic program that was loaded.
 pub(crate) struct DynamicProgram {
-    recipe: Recipe,
-    info: plan::Dynamic,
+    origin: Origin,
+    /// First byte of the pool, and its bytes.
+    pool: (u64, u64),
     kind: ProgramKind,
     inputs: Vec<(String, InputRole, TensorType)>,
     around: Surroundings,
@@ -111,40 +119,73 @@ impl DynamicProgram {
         program: &plan::Program,
         info: &plan::Dynamic,
     ) -> Result<Self, RuntimeError> {
-        let refuse = |what: String| RuntimeError::Prepare {
+        let recipe = Recipe::from_bytes(&info.recipe).map_err(|e| RuntimeError::Prepare {
             node: program.kind.to_string(),
             op: "program".to_owned(),
-            what,
-        };
-        let recipe = Recipe::from_bytes(&info.recipe).map_err(|e| refuse(e.to_string()))?;
+            what: e.to_string(),
+        })?;
+        let origin = Origin::Recipe(Arc::new(recipe));
+        Ok(DynamicProgram::new(plan, program, origin, (info.pool, info.work), info.rates))
+    }
+
+    /// A static program under online rematerialization in all that the state leaves of its arena.
+    pub(crate) fn of_static(plan: &Plan, program: &plan::Program) -> Self {
+        let pool = (plan.state_bytes, program.certificate.arena.saturating_sub(plan.state_bytes));
+        let origin = Origin::Graph(Arc::new(program.graph.clone()));
+        DynamicProgram::new(plan, program, origin, pool, Rates::of(plan.device))
+    }
+
+    fn new(
+        plan: &Plan,
+        program: &plan::Program,
+        origin: Origin,
+        pool: (u64, u64),
+        rates: Rates,
+    ) -> DynamicProgram {
         let g = &program.graph;
         let input = |i: &graph::Input| (g.value(i.value).name.to_string(), i.role, g.ty(i.value).clone());
         let states = plan.state.iter().map(|e| (e.name.clone(), e.offset)).collect();
-        Ok(DynamicProgram {
-            recipe,
-            info: info.clone(),
+        DynamicProgram {
+            origin,
+            pool,
             kind: program.kind,
             inputs: g.inputs.iter().map(input).collect(),
-            around: Surroundings { states, rates: info.rates },
+            around: Surroundings { states, rates },
             kept: Vec::new(),
-        })
+        }
     }
 
-    /// Runs one step.
+    /// Its recipe, if it has one.
+    pub(crate) fn recipe(&self) -> Option<Arc<Recipe>> {
+        if let Origin::Recipe(r) = &self.origin { Some(r.clone()) } else { None }
+    }
+
+    /// First byte after its pool.
+    pub(crate) fn end(&self) -> u64 {
+        self.pool.0.saturating_add(self.pool.1)
+    }
+
+    fn refuse(&self, what: String) -> RuntimeError {
+        RuntimeError::Prepare { node: self.kind.to_string(), op: "program".to_owned(), what }
+    }
+
+    /// Runs one step in as much of its pool as lies below byte `limit` of the arena.
     pub(crate) fn run(
         &mut self,
         device: &mut dyn Device,
         inputs: &StepInputs<'_>,
         options: RunOptions,
+        limit: u64,
     ) -> Result<StepResult, RuntimeError> {
         let (key, bindings) = self.bind(inputs)?;
         let host = self.host(inputs);
         let at = self.kept.iter().position(|(k, _, _)| *k == key);
         let kept = at.map(|i| self.kept.remove(i));
+        let (pool, work) = (self.pool.0, self.pool.1.min(limit.saturating_sub(self.pool.0)));
         let mut made = None;
         let mut result = None;
         let outcome = device.eager(&mut |eager| {
-            let world = PoolWorld::new(Some(eager), self.info.pool, self.info.work, options.check_recompute);
+            let world = PoolWorld::new(Some(eager), pool, work, options.check_recompute);
             let infos = kept.as_ref().map(|(_, _, i)| i.clone()).unwrap_or_default();
             let mut e = Executor::new(world, &self.around, &host, infos, PATIENCE)?;
             let (graph, asked) = match &kept {
@@ -180,7 +221,7 @@ impl DynamicProgram {
     }
 
     /// Sizes from the inputs' shapes.
-    fn bind(&self, inputs: &StepInputs<'_>) -> Result<(Key, Bindings), RuntimeError> {
+    pub(crate) fn bind(&self, inputs: &StepInputs<'_>) -> Result<(Key, Bindings), RuntimeError> {
         let mut bindings = Bindings::new();
         let mut key = Key::new();
         for (name, role, ty) in &self.inputs {
@@ -243,46 +284,19 @@ impl DynamicProgram {
 
     /// The step's graph, and whether it depends on more than sizes.
     fn make(&self, e: &mut Executor<'_, '_>, bindings: &Bindings) -> Result<(Graph, bool), RuntimeError> {
-        let options = trace::Options {
-            modes: self.recipe.modes.into(),
-            limits: Limits { nodes: MAX_NODES },
-            new_weights: false,
+        let recipe = match &self.origin {
+            Origin::Recipe(recipe) => recipe,
+            Origin::Graph(g) => return Ok(((**g).clone(), false)),
         };
-        let mut forward = Graph::default();
         let mut oracle = Running { e, failed: None };
-        let walked = trace::walk(&self.recipe.source, bindings, options, &mut forward, &mut oracle);
+        let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut oracle);
         let failed = oracle.failed.take();
-        let traced = match (walked, failed) {
+        let (forward, traced) = match (walked, failed) {
             (_, Some(e)) => return Err(e),
             (Err(e), None) => return Err(RuntimeError::Trace(e)),
             (Ok(t), None) => t,
         };
-        let refuse = |what: String| RuntimeError::Prepare {
-            node: self.kind.to_string(),
-            op: "program".to_owned(),
-            what,
-        };
-        let step = match &self.recipe.train {
-            Some(train) => {
-                trace::train::training_step(&forward, train, self.kind, false)
-                    .map_err(|e| RuntimeError::Prepare {
-                        node: self.kind.to_string(),
-                        op: "program".to_owned(),
-                        what: e.to_string(),
-                    })?
-                    .graph
-            }
-            None => {
-                let mut g = match &self.recipe.evaluate {
-                    Some((options, accuracy)) => trace::evaluate::evaluation(&forward, options, *accuracy)
-                        .map_err(|e| refuse(e.to_string()))?
-                        .pruned(),
-                    None => forward.pruned(),
-                };
-                g.states.iter_mut().for_each(|s| s.output = None);
-                g.pruned()
-            }
-        };
+        let step = recipe.program(self.kind, &forward).map_err(|e| self.refuse(e.to_string()))?;
         e.rebase(&forward, &step);
         Ok((step, traced.asked))
     }
@@ -341,5 +355,5 @@ fn collect(graph: &Graph, regions: &[Region], e: &mut Executor<'_, '_>) -> StepR
         remats: stats.remats,
         extra_permille: stats.repeat_cost.saturating_mul(1000) / stats.first_cost.max(1),
     };
-    StepResult { outputs, report: RunReport { call_ns: Vec::new(), dynamic: Some(dynamic) } }
+    StepResult { outputs, report: RunReport { dynamic: Some(dynamic), ..RunReport::default() } }
 }

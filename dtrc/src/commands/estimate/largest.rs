@@ -3,6 +3,7 @@
 use super::Args;
 use crate::{
     cli::Global,
+    dims::DimArg,
     error::{CliError, INFEASIBLE},
     model::load,
     planning::{extra_fraction, number, plan_at},
@@ -28,8 +29,8 @@ pub fn run(args: &Args, dim: &str, budget: u64, global: Global) -> Result<u8, Cl
     let at = |n: i64| -> Result<Answer, CliError> {
         progress.tell(&format!("trying {dim} = {n}"));
         let mut model = args.model.clone();
-        model.dims.retain(|(name, _)| name != dim);
-        model.dims.push((dim.to_owned(), n));
+        model.dims.retain(|d| d.name != dim);
+        model.dims.push(DimArg::bound(dim, n));
         // Notes are the same for every size.
         let model = load(&model, Global { quiet: global.quiet || n > 1, ..global })?;
         let options = args.planner.options(progress.clone());

@@ -45,7 +45,11 @@ impl Evaluation {
             let word = |m: &Metric| if *m == Metric::Accuracy { "accuracy" } else { "loss" }.to_owned();
             names =
                 if metrics.is_empty() { vec!["loss".to_owned()] } else { metrics.iter().map(word).collect() };
-            return Ok(Evaluation { data: open_data(path, &programs[program], global)?, program, names });
+            return Ok(Evaluation {
+                data: open_data(path, &ready.plan, ProgramKind::Infer, global)?,
+                program,
+                names,
+            });
         }
         for m in metrics {
             let (name, output) = match m {
@@ -67,7 +71,7 @@ impl Evaluation {
             let what = "the plan's inference program gives no scalar to tell: compile it with --metric loss,accuracy";
             return Err(CliError::bad_input(what));
         }
-        Ok(Evaluation { data: open_data(path, &programs[program], global)?, program, names })
+        Ok(Evaluation { data: open_data(path, &ready.plan, ProgramKind::Infer, global)?, program, names })
     }
 
     /// Runs the program over all of the data. The loss is the mean over rows that count where the program counts them, else over batches.

@@ -21,20 +21,25 @@ pub struct Row {
     pub lr: f64,
     /// Duration.
     pub seconds: f64,
+    /// Which of several programs ran, if there are several.
+    pub program: Option<String>,
 }
 
 /// One line a step, as JSON or CSV.
 pub struct Log {
     out: BufWriter<File>,
     csv: bool,
+    /// Whether a line says which program ran.
+    several: bool,
     /// Names of what evaluation tells.
     metrics: Vec<String>,
     path: PathBuf,
 }
 
 impl Log {
-    /// Opens the file, anew or to go on behind the line of step `after`. After evaluations a line has these metrics, too.
-    pub fn open(path: &Path, after: Option<u64>, metrics: &[String]) -> Result<Log, CliError> {
+    /// Opens the file, anew or to go on behind the line of step `after`. A line says which program ran if there are `several`; after
+    /// evaluations it has these metrics, too.
+    pub fn open(path: &Path, after: Option<u64>, several: bool, metrics: &[String]) -> Result<Log, CliError> {
         let fail = |e: std::io::Error| CliError::unwritable(path, &e);
         if let Some(step) = after {
             forget_later(path, step)?;
@@ -47,23 +52,29 @@ impl Log {
         let mut out = BufWriter::new(file);
         if csv && fresh {
             let columns: String = metrics.iter().map(|m| format!(",eval_{m}")).collect();
-            writeln!(out, "step,epoch,loss,lr,seconds{columns}").map_err(fail)?;
+            let program = if several { ",program" } else { "" };
+            writeln!(out, "step,epoch,loss,lr,seconds{program}{columns}").map_err(fail)?;
         }
-        Ok(Log { out, csv, metrics: metrics.to_vec(), path: path.to_owned() })
+        Ok(Log { out, csv, several, metrics: metrics.to_vec(), path: path.to_owned() })
     }
 
     /// Writes a line.
     pub fn step(&mut self, row: &Row, evaluated: Option<&Metrics>) -> Result<(), CliError> {
-        let Row { step, epoch, loss, lr, seconds } = row;
+        let Row { step, epoch, loss, lr, seconds, program } = row;
         let line = if self.csv {
             let cell = |name: &String| {
                 let found = evaluated.and_then(|e| e.iter().find(|(n, _)| n == name));
                 found.map_or_else(|| ",".to_owned(), |(_, x)| format!(",{x}"))
             };
             let cells: String = self.metrics.iter().map(cell).collect();
-            format!("{step},{epoch},{loss},{lr},{seconds:.6}{cells}")
+            let program = program.as_deref().filter(|_| self.several);
+            let program = program.map_or_else(String::new, |p| format!(",{:?}", p));
+            format!("{step},{epoch},{loss},{lr},{seconds:.6}{program}{cells}")
         } else {
             let mut line = json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds});
+            if let Some(p) = program {
+                line["program"] = p.as_str().into();
+            }
             if let Some(e) = evaluated {
                 line["eval"] = object(e).into();
             }

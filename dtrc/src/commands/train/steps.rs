@@ -26,6 +26,7 @@ use runtime::{
 };
 use serde_json::json;
 use std::{
+    collections::BTreeSet,
     io::IsTerminal,
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
@@ -43,6 +44,8 @@ impl From<CheckpointError> for CliError {
 
 /// Kind of the error of a loss that is no number.
 const NAN: &str = "nan";
+/// Most different reasons that are told.
+const MOST_TOLD: usize = 16;
 
 /// Everything a run of training holds.
 pub struct Run<'a> {
@@ -67,6 +70,10 @@ pub struct Run<'a> {
     pub last_line: Option<Instant>,
     /// Most anonymous resident bytes seen after a step.
     pub peak_anonymous: u64,
+    /// The program that ran last.
+    pub program: usize,
+    /// Why steps ran dynamic, each told once.
+    pub told: BTreeSet<String>,
     /// Bits of every loss, for `--compare`.
     pub losses: Vec<u64>,
     /// Duration of every step.
@@ -89,6 +96,11 @@ impl Run<'_> {
                     order = Some(d.order(self.cursor.epoch, self.cursor.shuffle));
                 }
                 order_epoch = Some(self.cursor.epoch);
+            }
+            if self.args.follow_memory
+                && let Some(budget) = self.session.follow_memory().map_err(|e| self.rescue(e.into()))?
+            {
+                note(self.global.quiet, format!("memory: the arena may take {} now", units::bytes(budget)));
             }
             let start = Instant::now();
             let step = self.cursor.step + 1;
@@ -119,15 +131,20 @@ impl Run<'_> {
             self.cursor.step = step;
             self.cursor.batch += 1;
             if self.global.json {
-                println!("{}", json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds}));
+                let mut line = json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds});
+                if let Some(p) = self.ran() {
+                    line["program"] = p.into();
+                }
+                println!("{line}");
             }
             let due = |every: Option<u64>| every.is_some_and(|n| step.is_multiple_of(n));
             let evaluate = due(self.args.eval_every) || step == self.total;
             if evaluate {
                 self.evaluate().map_err(|e| self.rescue(e))?;
             }
+            let program = self.ran();
             if let Some(log) = &mut self.log {
-                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds };
+                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds, program };
                 let written = log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m));
                 written.map_err(|e| self.rescue(e))?;
             }
@@ -137,6 +154,17 @@ impl Run<'_> {
             }
         }
         Ok(last)
+    }
+
+    /// Which of several programs of its kind ran last: its sizes, and its arena where others are for the same sizes; empty of one alone.
+    fn ran(&self) -> Option<String> {
+        let plan = self.session.plan();
+        let p = plan.programs.get(self.program).filter(|p| plan.choices(p.kind) > 1)?;
+        let same =
+            plan.programs.iter().filter(|q| q.kind == p.kind && q.guard == p.guard && q.dynamic.is_none());
+        let arena = (p.dynamic.is_none() && same.count() > 1).then(|| units::bytes(p.certificate.arena));
+        let label = Some(p.label()).filter(|l| !l.is_empty());
+        Some([label, arena].into_iter().flatten().collect::<Vec<_>>().join(" in "))
     }
 
     /// Measures the calls of one more step on the first batch.
@@ -186,6 +214,15 @@ impl Run<'_> {
             let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
             let program = self.session.program(kind)?;
             let result = self.session.run(program, &inputs, options);
+            if let Ok(r) = &result {
+                self.program = r.report.program;
+                if let Some(why) = &r.report.why_dynamic
+                    && self.told.len() < MOST_TOLD
+                    && self.told.insert(why.clone())
+                {
+                    note(self.global.quiet, format!("step {step} ran dynamic: {why}"));
+                }
+            }
             let loss = result
                 .map_err(|e| at_batch(e, self.cursor.epoch, index))
                 .and_then(|r| r.loss().ok_or_else(|| CliError::failed("the program has no loss")));
@@ -214,9 +251,10 @@ impl Run<'_> {
         let eval = self.evaluated.as_ref();
         let eval = eval.map_or_else(String::new, |(at, m)| format!("   after {at}: {}", text(m)));
         let line = format!(
-            "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}   {}:{:02}:{:02} left",
+            "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}{}   {}:{:02}:{:02} left",
             self.total,
             units::bytes(self.session.plan().arena),
+            self.ran().map_or_else(String::new, |p| format!("   {p}")),
             eta / 3600,
             eta / 60 % 60,
             eta % 60
@@ -239,7 +277,8 @@ impl Run<'_> {
 
     /// Saves what was trained before something failed that left the state as it was, and tells where.
     fn rescue(&mut self, mut e: CliError) -> CliError {
-        let unharmed = e.kind == NAN || e.code == error::BAD_INPUT || e.code == error::DISK;
+        let harmless = [error::BAD_INPUT, error::DISK, error::OUT_OF_MEMORY, error::INFEASIBLE];
+        let unharmed = e.kind == NAN || harmless.contains(&e.code);
         if let Some(dir) = self.args.checkpoint.as_ref().filter(|_| unharmed && self.cursor.step > 0) {
             let file = checkpoint::file(dir, self.cursor.step);
             match self.checkpoint() {

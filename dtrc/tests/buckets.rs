@@ -1,0 +1,147 @@
+//! Sizes that vary and budgets that change, from the command line.
+
+mod support;
+
+use graph::DType;
+use runtime::data::npz;
+use std::path::Path;
+use support::{dtrc, model, resnet_data};
+use tests::data;
+
+/// A folder with a file for each batch of these lengths.
+fn batches(dir: &Path, lengths: &[u64]) -> String {
+    let folder = dir.join("batches");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (i, n) in lengths.iter().enumerate() {
+        let bytes = |below: i64, count: u64| -> Vec<u8> {
+            (0..count as i64).flat_map(|k| ((k * 7 + i as i64) % below).to_le_bytes()).collect()
+        };
+        let (ids, target) = (bytes(50, 4 * n), bytes(2, 4));
+        let mask: Vec<u8> = (0..4 * n).flat_map(|_| 1i64.to_le_bytes()).collect();
+        let file = std::fs::File::create(folder.join(format!("b{i:03}.npz"))).unwrap();
+        let shape = [4, *n];
+        npz::write(
+            file,
+            [
+                ("input_ids", DType::I64, &shape[..], ids.as_slice()),
+                ("attention_mask", DType::I64, &shape[..], mask.as_slice()),
+                ("target", DType::I64, &[4][..], target.as_slice()),
+            ],
+        )
+        .unwrap();
+    }
+    folder.display().to_string()
+}
+
+#[test]
+fn batches_of_varying_length_run_in_buckets() {
+    let Some(root) = data("models") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let model = root.join("small").join("bert.ts_dyn.onnx").display().to_string();
+    let lengths = [5, 8, 12, 20, 3, 16];
+    let folder = batches(dir.path(), &lengths);
+    let common = ["--loss", "cross-entropy", "--dim", "batch=4"];
+    let with = |head: &[&str], more: &[&str]| dtrc(&[head, &common, more].concat());
+    let log = dir.path().join("log.csv").display().to_string();
+    let data = ["--data", &folder];
+    let out = with(
+        &["--json", "train", &model],
+        &[&["--dim", "seq=8,16", "--budget", "100%", "--log", &log], &data[..]].concat(),
+    )
+    .ok();
+    let ran: Vec<String> =
+        out.objects().iter().filter_map(|o| Some(o["program"].as_str()?.to_owned())).collect();
+    assert_eq!(ran, ["seq <= 8", "seq <= 8", "seq <= 16", "dynamic", "seq <= 8", "seq <= 16"]);
+    assert!(out.stderr.contains("step 4 ran dynamic: seq=20 is beyond the last bucket"), "{}", out.stderr);
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with("step,epoch,loss,lr,seconds,program\n"), "{text}");
+    assert!(text.lines().nth(4).unwrap().ends_with(",\"dynamic\""), "{text}");
+    // The same losses as without buckets, and in one bucket with less memory.
+    let free = with(&["--json", "train", &model], &[&["--budget", "64M"], &data[..]].concat()).ok();
+    assert_eq!(out.losses(), free.losses());
+    let bound = with(
+        &["--json", "train", &model],
+        &[&["--dim", "seq<=20", "--budget", "60%", "--check-recompute"], &data[..]].concat(),
+    )
+    .ok();
+    assert_eq!(bound.losses(), free.losses());
+    assert!(!bound.stderr.contains("ran dynamic"), "{}", bound.stderr);
+    // In a file.
+    let plan = dir.path().join("b.dtrc").display().to_string();
+    let compiled = with(
+        &["--json", "compile", &model],
+        &["--dim", "seq=8,16", "--budget", "80%", "--metric", "loss", "-o", &plan],
+    )
+    .ok();
+    let programs = compiled.objects()[0]["programs"].as_array().unwrap().clone();
+    let labels: Vec<&str> = programs.iter().map(|p| p["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["seq <= 8", "seq <= 8", "seq <= 16", "seq <= 16", "dynamic", "dynamic"]);
+    dtrc(&["check", &plan]).ok();
+    let shown = dtrc(&["show", &plan]).ok().stdout;
+    assert!(shown.contains("where seq <= 8") && shown.contains("where seq <= 16"), "{shown}");
+    assert!(shown.contains("dynamic region"), "{shown}");
+    let again =
+        dtrc(&["--json", "train", &plan, "--weights", &model, "--data", &folder, "--eval-data", &folder])
+            .ok();
+    assert_eq!(again.losses(), free.losses());
+    let ran = dtrc(&["run", &plan, "--weights", &model, "--data", &folder, "--batch", "3"]).ok();
+    assert!(ran.stderr.contains("beyond the last bucket"), "{}", ran.stderr);
+    let estimated = with(&["estimate", &model], &["--dim", "seq=8,16"]).ok().stdout;
+    assert!(estimated.contains("train seq <= 16"), "{estimated}");
+    let estimated = with(&["--json", "estimate", &model], &["--dim", "seq<=16", "--fits", "64M"]).ok();
+    assert_eq!(estimated.objects()[0]["fits"], "yes");
+}
+
+#[test]
+fn buckets_that_cannot_be_are_refused() {
+    let Some(root) = data("models") else { return };
+    let file = |n: &str| root.join("small").join(n).display().to_string();
+    let (bert, ifnet) = (file("bert.ts_dyn.onnx"), file("ifnet_pos.ts_dyn.onnx"));
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("x.dtrc").display().to_string();
+    let compile = |model: &str, budget: &str, dims: &[&str], more: &[&str]| {
+        let dims: Vec<&str> = dims.iter().flat_map(|d| ["--dim", d]).collect();
+        let head = ["compile", model, "--loss", "cross-entropy", "--budget", budget, "-o", &out];
+        dtrc(&[&head[..], &dims, more].concat())
+    };
+    compile(&bert, "64M", &["seq=8,16"], &[])
+        .fails(64, &["batch", "neither bound nor bounded", "--dim batch=N"]);
+    compile(&bert, "64M", &["batch=1,2,3,4,5", "seq=4,8,12,16"], &[])
+        .fails(64, &["5 of batch times 4 of seq", "16"]);
+    compile(&bert, "64M", &["batch=4", "len<=8"], &[]).fails(64, &["--dim len", "it has seq"]);
+    compile(&bert, "64M", &["batch=4", "seq<=8", "input_ids:1<=9"], &[]).fails(64, &["bounds already"]);
+    compile(&bert, "64M", &["batch=4", "seq<=0"], &[]).fails(64, &["NAME<=N"]);
+    compile(&bert, "64M", &["batch=4", "seq<=8"], &["--strict-static"]).fails(64, &["give one size"]);
+    compile(&bert, "16K", &["batch=4", "seq<=8"], &[]).fails(2, &["too small"]);
+    // A branch is open at any size.
+    compile(&ifnet, "50%", &["batch<=4"], &[]).fails(64, &["even at batch <= 4", "in bytes"]);
+    let noted = compile(&ifnet, "1M", &["batch<=4"], &[]).ok();
+    assert!(
+        noted.stderr.contains("dynamic, made anew at every step: even at batch <= 4"),
+        "{}",
+        noted.stderr
+    );
+    dtrc(&["sweep", &bert, "--loss", "cross-entropy", "--dim", "batch=4", "--dim", "seq<=8"])
+        .fails(64, &["give one size"]);
+}
+
+#[test]
+fn several_budgets_in_one_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (net, batch) = (model("resnet_tiny"), resnet_data(dir.path(), 3));
+    let plan = dir.path().join("several.dtrc").display().to_string();
+    let out = dtrc(&["--json", "compile", &net, "--budget", "100%,80%,65%", "-o", &plan]).ok();
+    let programs = out.objects()[0]["programs"].as_array().unwrap().clone();
+    let arenas: Vec<u64> = programs.iter().map(|p| p["arena_bytes"].as_u64().unwrap()).collect();
+    assert!(arenas.len() >= 2 && arenas.is_sorted_by(|a, b| a > b), "{arenas:?}");
+    dtrc(&["check", &plan]).ok();
+    let train = |what: &[&str]| dtrc(&[&["--json", "train"], what, &["--data", &batch]].concat()).ok();
+    let one = train(&[&net, "--budget", "100%"]);
+    let followed = train(&[&plan, "--weights", &net, "--follow-memory"]);
+    assert_eq!(one.losses(), followed.losses());
+    let last = |o: &support::Outcome| o.objects().last().unwrap()["numerics"].clone();
+    assert_eq!(last(&one), last(&followed));
+    let label = followed.objects()[0]["program"].as_str().unwrap().to_owned();
+    assert!(label.contains("iB"), "{label}");
+    dtrc(&["compile", &net, "--budget", "100%,", "-o", &plan]).fails(64, &["no budget"]);
+}

@@ -1,0 +1,75 @@
+//! From a recipe and sizes to the graph of one program.
+
+use crate::{
+    Limits, Oracle, Recipe, Traced,
+    error::TraceError,
+    evaluate::evaluation,
+    train::{TrainError, training_step},
+    walk::{Options, walk},
+};
+use graph::{Bindings, Graph, Init, Input, InputRole, Literal, State, StateId, StateKind, ValueDef, ValueId};
+use plan::ProgramKind;
+
+/// A graph whose constants have places.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The graph: its constants are states or inputs.
+    pub graph: Graph,
+    /// Elements of those that are inputs, by position among the graph's inputs.
+    pub constants: Vec<(usize, Literal)>,
+}
+
+impl Recipe {
+    /// The model's graph for these sizes. The states are settled: nodes make no new ones.
+    pub fn forward(
+        &self,
+        bindings: &Bindings,
+        limits: Limits,
+        oracle: &mut dyn Oracle,
+    ) -> Result<(Graph, Traced), TraceError> {
+        let options = Options { modes: self.modes.into(), limits, new_weights: false };
+        let mut forward = Graph::default();
+        let traced = walk(&self.source, bindings, options, &mut forward, oracle)?;
+        Ok((forward, traced))
+    }
+
+    /// The graph of a program from the model's: its training step, what evaluation tells, or its outputs.
+    pub fn program(&self, kind: ProgramKind, forward: &Graph) -> Result<Graph, TrainError> {
+        if let Some(train) = &self.train {
+            return Ok(training_step(forward, train, kind, false)?.graph);
+        }
+        let mut g = match &self.evaluate {
+            Some((options, accuracy)) => evaluation(forward, options, *accuracy)?.pruned(),
+            None => forward.pruned(),
+        };
+        g.states.iter_mut().for_each(|s| s.output = None);
+        Ok(g.pruned())
+    }
+}
+
+/// Gives every constant that a node reads a place: those that `is_state` names in the state section, all others as inputs, whose elements
+/// may differ from one set of sizes to the next. Inputs and states that nothing reads are left out.
+pub fn place_constants(mut graph: Graph, is_state: &dyn Fn(&str) -> bool) -> Placed {
+    graph.drop_unread();
+    let mut read = vec![false; graph.values.len()];
+    for v in graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten()).chain(&graph.outputs) {
+        read[v.index()] = true;
+    }
+    let mut constants = Vec::new();
+    for i in (0..graph.values.len()).filter(|i| read[*i]) {
+        let value = ValueId(i as u32);
+        let v = &mut graph.values[i];
+        let ValueDef::Constant(literal) = &v.def else { continue };
+        let literal = literal.clone();
+        if is_state(&v.name) {
+            v.def = ValueDef::State(StateId(graph.states.len() as u32));
+            let (name, init) = (v.name.clone(), Init::Literal(literal));
+            graph.states.push(State { name, kind: StateKind::Frozen, input: value, output: None, init });
+        } else {
+            v.def = ValueDef::Input(graph.inputs.len() as u32);
+            constants.push((graph.inputs.len(), literal));
+            graph.inputs.push(Input { value, role: InputRole::Constant });
+        }
+    }
+    Placed { graph, constants }
+}
