@@ -124,6 +124,46 @@ fn two_hundred_random_lengths_stay_within_the_arena() {
     assert!(trained(&ours) == trained(&reference));
 }
 
+/// Lengths and budgets that both change at every step: the first program that fits both runs, and no bit changes.
+#[test]
+fn buckets_and_budgets_change_together() {
+    let Some(subject) = small("bert.ts_dyn.onnx") else { return };
+    let budgets = [Budget::OfKeepAll(1.0), Budget::OfKeepAll(0.7)];
+    let plan = subject.open(&[("batch", 4)], &[("seq", &[8, 16])], &budgets);
+    let arenas: Vec<u64> = plan.programs.iter().map(|p| p.certificate.arena).collect();
+    let planned = plan.programs.len() - 1;
+    assert!(planned >= 3 && plan.programs[planned].dynamic.is_some());
+    let free = subject.open(&[("batch", 4)], &[], &[Budget::Bytes(1 << 28)]);
+    let (mut ours, mut reference) = (subject.session(plan.clone()), subject.session(free));
+    let mut rng = StdRng::seed_from_u64(3);
+    let mut ran = vec![0u32; planned];
+    for n in 1..=60u64 {
+        let seq = rng.random_range(2..=16);
+        let budget = arenas[rng.random_range(0..planned)];
+        ours.set_budget(budget).unwrap();
+        let batch = bert(seq, n);
+        let a = step(&mut reference, &batch, n as i64).unwrap();
+        let sizes = graph::Bindings::from([("seq".into(), seq as i64)]);
+        let first = (0..planned).find(|i| plan.programs[*i].guard.admits(&sizes) && arenas[*i] <= budget);
+        let b = match step(&mut ours, &batch, n as i64) {
+            Ok(b) => b,
+            // A long batch may need more than a short one's arena; the step did nothing then.
+            Err(e) => {
+                assert!(first.is_none() && matches!(e, runtime::RuntimeError::PoolFull(_)), "{e}");
+                ours.set_budget(plan.arena).unwrap();
+                step(&mut ours, &batch, n as i64).unwrap()
+            }
+        };
+        assert_eq!(a.outputs, b.outputs, "step {n}, length {seq}, budget {budget}");
+        if let Some(first) = first {
+            assert_eq!(b.report.program, first, "length {seq}, budget {budget}");
+            ran[first] += 1;
+        }
+    }
+    assert!(ran.iter().all(|n| *n > 0), "{ran:?}");
+    assert!(trained(&ours) == trained(&reference));
+}
+
 #[test]
 fn a_graph_of_other_sizes_is_checked_like_a_plan() {
     let Some(subject) = small("bert.ts_dyn.onnx") else { return };

@@ -167,6 +167,13 @@ impl Run<'_> {
         Some([label, arena].into_iter().flatten().collect::<Vec<_>>().join(" in "))
     }
 
+    /// Bytes of the arena that the program that ran last may take.
+    fn arena(&self) -> u64 {
+        let plan = self.session.plan();
+        let own = plan.programs.get(self.program).map_or(plan.arena, |p| p.certificate.arena);
+        own.min(self.session.budget())
+    }
+
     /// Measures the calls of one more step on the first batch.
     pub fn moments(&mut self) -> Result<Vec<Moment>, CliError> {
         let order = if let Source::Data(d) = &self.source { Some(d.order(0, None)) } else { None };
@@ -253,7 +260,7 @@ impl Run<'_> {
         let line = format!(
             "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}{}   {}:{:02}:{:02} left",
             self.total,
-            units::bytes(self.session.plan().arena),
+            units::bytes(self.arena()),
             self.ran().map_or_else(String::new, |p| format!("   {p}")),
             eta / 3600,
             eta / 60 % 60,
