@@ -24,7 +24,7 @@ pub struct AttentionGrad;
 impl Plan {
     /// Matrices worked on at once, and workspace elements for each.
     fn lanes(&self) -> (usize, usize) {
-        (self.matrices.min(TILES), 2 * ROWS * COLUMNS + self.q.rows)
+        (self.matrices.min(TILES), 2 * self.tile().iter().product::<usize>() + self.q.rows)
     }
 }
 
@@ -143,7 +143,7 @@ fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
     }
     let work = Shared(io.workspace::<T>().as_mut_ptr());
     let (at_once, elements) = p.lanes();
-    let (scale, ld) = (T::from_f64(p.scale), COLUMNS);
+    let (scale, [height, ld]) = (T::from_f64(p.scale), p.tile());
     let (sq, sk, sv, sy) = (p.q.stride(), p.k.stride(), p.v.stride(), p.y.stride());
     lanes::each(
         at_once,
@@ -158,8 +158,8 @@ fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
                     // tensor by inference.
                     unsafe {
                         let tile = work.0.add(lane * elements);
-                        let tile_d = tile.add(ROWS * COLUMNS);
-                        let less = tile_d.add(ROWS * COLUMNS);
+                        let tile_d = tile.add(height * ld);
+                        let less = tile_d.add(height * ld);
                         // What is taken from each row of dP: Σ dy y, less the cotangent of the log-sum-exp.
                         for r in 0..p.q.rows {
                             let at = p.y.at(i) + r * sy;

@@ -72,8 +72,8 @@ impl OpDef for Attention {
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
         let size = s.opt_input(0).map_or(0, |t| t.dtype.size());
-        let tiles = Plan::new(s, 3).map_or(0, |p| p.blocks().1);
-        Facts::with_workspace((tiles * ROWS * COLUMNS) as u64 * size)
+        let elements = Plan::new(s, 3).map_or(0, |p| p.blocks().1 * p.tile().iter().product::<usize>());
+        Facts::with_workspace(elements as u64 * size)
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
@@ -136,7 +136,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
     let tiles = Shared(io.workspace::<T>().as_mut_ptr());
     let (blocks, at_once) = p.blocks();
     let down = p.q.rows.div_ceil(ROWS);
-    let (scale, ld) = (T::from_f64(p.scale), COLUMNS);
+    let (scale, [height, ld]) = (T::from_f64(p.scale), p.tile());
     lanes::each(
         at_once,
         1,
@@ -151,7 +151,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                     // SAFETY: the block's rows of y and of the log-sum-exp, and the lane's tile, are this call's only; everything lies
                     // inside of its tensor by inference.
                     unsafe {
-                        let tile = tiles.0.add(lane * ROWS * COLUMNS);
+                        let tile = tiles.0.add(lane * height * ld);
                         let (sq, sy) = (p.q.stride(), p.y.stride());
                         let rows_q = Mat::rows(q.0.add(p.q.at(i) + first * sq), sq);
                         let out = y.0.add(p.y.at(i) + first * sy);

@@ -1,5 +1,6 @@
 //! Layout of the operands of attention.
 
+use super::{COLUMNS, ROWS};
 use crate::{
     OpError, Signature,
     export::{Export, Term},
@@ -181,7 +182,12 @@ impl Plan {
         Ok(Plan { matrices: lead.iter().product(), q, k, v, y, mask, scale })
     }
 
-    /// Multiply-adds of one pass over the scores for each column, and the number of scores.
+    /// Rows and columns of a tile.
+    pub(super) fn tile(&self) -> [usize; 2] {
+        [ROWS.min(self.q.rows), COLUMNS.min(self.k.rows)]
+    }
+
+    /// The number of scores.
     pub(super) fn scores(&self) -> u64 {
         (self.matrices as u64).saturating_mul(self.q.rows as u64).saturating_mul(self.k.rows as u64)
     }
