@@ -11,7 +11,7 @@ use crate::{
 };
 use clap::{ArgMatches, Args, parser::ValueSource};
 use compiler::{
-    evaluate::is_class_loss,
+    evaluate::label_input,
     import::{self, Weights},
     pipeline::Budget,
 };
@@ -182,10 +182,8 @@ impl SessionArgs {
 pub fn wanted(program: &Program) -> Vec<Wanted> {
     let g = &program.graph;
     // A loss in the model has its labels among the model's inputs.
-    let labels = |v| {
-        let losses = g.nodes.iter().filter(|n| is_class_loss(&n.op));
-        losses.into_iter().any(|n| n.inputs.get(1) == Some(&Some(v)))
-    };
+    let labels =
+        |v| g.nodes.iter().any(|n| label_input(&n.op).is_some_and(|i| n.inputs.get(i) == Some(&Some(v))));
     g.inputs
         .iter()
         .filter(|i| matches!(i.role, InputRole::Data | InputRole::Label))
