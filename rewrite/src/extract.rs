@@ -108,8 +108,8 @@ fn least(level: Level, classes: &[Vec<Choice>], given: &[bool]) -> Vec<usize> {
 }
 
 impl Chosen {
-    /// Starts from the graph's own terms, of several in a class the first one's: its arguments were there before it, so that the choice
-    /// is never circular.
+    /// Starts from the graph's own terms, of several in a class the first one's, a leaf before all: its arguments were there before it,
+    /// so that the choice is never circular.
     fn start(&mut self, space: &Space<'_>) {
         for (_, class, term) in space.nodes.iter().rev() {
             self.choose(space, *class, &space.canonical(term));
@@ -119,6 +119,11 @@ impl Chosen {
             let tuple = space.nodes[node.index() - space.range.start].1;
             let term = Term { head: crate::term::Head::Proj(index), args: vec![tuple] };
             self.choose(space, *class, &space.canonical(&term));
+        }
+        for (c, terms) in self.classes.iter().enumerate() {
+            if let Some(t) = terms.iter().position(|t| matches!(t.term.head, crate::term::Head::Leaf(_))) {
+                self.choice[c] = t;
+            }
         }
         if let Some((total, reached)) = self.walk(&self.choice) {
             (self.total, self.reached) = (total, reached);

@@ -3,17 +3,19 @@
 use compiler::{
     cost::{CostModel, DeviceProfile},
     import::{Imported, Weights},
-    pipeline::{Budget, CompileError, Request, plan_budgets, programs},
+    pipeline::{Budget, CompileError, Request, plan_budgets, rewritten_programs},
     planner::{Options, PlanError},
-    train::Optimizer,
+    train::{Optimizer, training_step},
 };
 use graph::{Graph, Literal, TensorType};
 use plan::{Device, Plan, ProgramKind};
+use rewrite::Level;
 use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
 use std::{collections::BTreeMap, path::Path};
 use tests::{
     data,
     reference::{Reference, STATIC, adamw, import_model, options, sgd},
+    train_interpreted,
 };
 
 struct Model<'a>(&'a Weights);
@@ -93,9 +95,12 @@ fn check(
     file: &str,
     optimizer: Optimizer,
     lr: f32,
+    level: Level,
 ) -> Result<String, String> {
     let train_options = options(imported, reference, file, optimizer);
-    let (graphs, _) = programs(&imported.graph, Some(&train_options), None).map_err(|e| e.to_string())?;
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let programs = rewritten_programs(&imported.graph, Some(&train_options), None, level, &costs);
+    let graphs = programs.map_err(|e| e.to_string())?.graphs;
     let plans = plans(&graphs, &[1.0, 0.7, 0.5, 0.35])?;
     let expected = train(&plans[0], &imported.weights, &reference.io, lr, 1)?;
     let mut shares = Vec::new();
@@ -118,7 +123,7 @@ fn check(
     Ok(shares.join(", "))
 }
 
-fn check_model(root: &Path, model: &str, variant: &str) -> Result<String, String> {
+fn check_model(root: &Path, model: &str, variant: &str, level: Level) -> Result<String, String> {
     let file = format!("{model}.{variant}.onnx");
     let path = root.join("small").join(&file);
     if !path.exists() {
@@ -126,8 +131,8 @@ fn check_model(root: &Path, model: &str, variant: &str) -> Result<String, String
     }
     let reference = Reference::load(root, model);
     let imported = import_model(&path, &file, model, &reference.io);
-    let sgd = check(&imported, &reference, &file, sgd(), 0.01)?;
-    check(&imported, &reference, &file, adamw(), 1e-3)?;
+    let sgd = check(&imported, &reference, &file, sgd(), 0.01, level)?;
+    check(&imported, &reference, &file, adamw(), 1e-3, level)?;
     Ok(sgd)
 }
 
@@ -138,11 +143,48 @@ fn every_budget_and_thread_count_gives_the_same_bits() {
     let mut failures = Vec::new();
     for model in STATIC.iter().filter(|m| m.contains(&only)) {
         for variant in ["ts_loss", "ts_dropout"] {
-            match check_model(&root, model, variant) {
+            match check_model(&root, model, variant, Level::Exact) {
                 Ok(shares) => println!("ok    {model}.{variant}: {shares}"),
                 Err(e) => failures.push(format!("{model}.{variant}: {e}")),
             }
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What is rewritten is decided before the budget is known.
+#[test]
+fn rewritten_for_memory_every_budget_gives_the_same_bits() {
+    let Some(root) = data("models") else { return };
+    for (model, variant) in [("gpt2", "ts_loss"), ("bert", "dy_loss"), ("vit_b_16", "ts_dropout")] {
+        match check_model(&root, model, variant, Level::Memory) {
+            Ok(shares) => println!("ok    {model}.{variant}: {shares}"),
+            Err(e) => panic!("{model}.{variant}: {e}"),
+        }
+    }
+}
+
+/// The default level changes no bit of training.
+#[test]
+fn exact_rewrites_keep_the_bits_of_training() {
+    let Some(root) = data("models") else { return };
+    let mut fewer = 0;
+    for (model, variant) in
+        [("gpt2", "ts_loss"), ("bert", "dy_loss"), ("unet", "ts_loss"), ("lstm_cls", "ts_loss")]
+    {
+        let file = format!("{model}.{variant}.onnx");
+        let reference = Reference::load(&root, model);
+        let imported = import_model(&root.join("small").join(&file), &file, model, &reference.io);
+        let how = options(&imported, &reference, &file, adamw());
+        let mut plain = training_step(&imported.graph, &how, ProgramKind::Train, false).unwrap().graph;
+        plain.lift_constants();
+        plain.drop_unused_states();
+        let costs = CostModel::estimated(DeviceProfile::cpu());
+        let programs = rewritten_programs(&imported.graph, Some(&how), None, Level::Exact, &costs).unwrap();
+        let rewritten = &programs.graphs[0].1;
+        let bits = |g: &Graph| train_interpreted(g, &imported.weights, &reference.io, 1e-3, 4);
+        assert_eq!(bits(&plain), bits(rewritten), "{file}");
+        fewer += plain.nodes.len() - rewritten.nodes.len();
+    }
+    assert!(fewer > 0, "nothing was rewritten");
 }

@@ -16,7 +16,7 @@ pub(super) const ATTENTION: Rule = Rule {
 
 /// Attention reads queries, keys and values whose rows stand before their heads.
 pub(super) const TRANSPOSE_INTO_ATTENTION: Rule = Rule {
-    name: "transpose-into-attention",
+    name: "attention-of-transposed",
     effect: Effect::Reassociates,
     stage: Some(Stage::Before),
     roots: &["Attention"],
@@ -25,7 +25,7 @@ pub(super) const TRANSPOSE_INTO_ATTENTION: Rule = Rule {
 
 /// Attention writes rows before heads.
 pub(super) const TRANSPOSE_OUT_OF_ATTENTION: Rule = Rule {
-    name: "transpose-out-of-attention",
+    name: "attention-transposed",
     effect: Effect::Reassociates,
     stage: Some(Stage::Before),
     roots: &["Transpose"],
