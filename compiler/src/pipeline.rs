@@ -4,16 +4,17 @@
 //! change a rounding is decided in the first; the budget is known only to the second.
 
 use crate::{
-    cost::CostModel,
+    cost::{CostModel, DeviceProfile},
     dynamic::DynamicError,
     emit::{self, EmitError},
     lower::{LowerError, lower},
     planner::{self, Infeasible, Options as PlannerOptions, PlanError, Problem},
-    train::{TrainError, TrainOptions, training_step},
+    train::{Loss, TrainError, TrainOptions, training_step, with_loss},
 };
-use graph::{Graph, VerifyError, verify};
+use graph::{Graph, ValueId, VerifyError, verify};
 use ops::Registry;
 use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, validate};
+use rewrite::{Costs, Level, Report, RewriteError, Rewritten, Stage, rewrite};
 use trace::TraceError;
 
 /// A budget as the user gives it.
@@ -31,6 +32,9 @@ pub enum CompileError {
     /// No training step can be built.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// A rule made something that no operator takes: a bug.
+    #[error(transparent)]
+    Rewrite(#[from] RewriteError),
     /// A tensor's size is unknown.
     #[error(transparent)]
     Lower(#[from] LowerError),
@@ -75,17 +79,44 @@ fn verified(pass: &'static str, g: Graph) -> Result<Graph, CompileError> {
 /// Graphs of programs, and the names of parameters that the loss does not reach.
 pub type Programs = (Vec<(ProgramKind, Graph)>, Vec<String>);
 
+/// [`Programs`], and what rewriting did to each of them.
+#[derive(Clone, Debug)]
+pub struct RewrittenPrograms {
+    /// Graphs of the programs.
+    pub graphs: Vec<(ProgramKind, Graph)>,
+    /// Parameters that the loss does not reach.
+    pub unreached: Vec<String>,
+    /// What rewriting did. The parts of an accumulated step share what was done before gradients were written: the first tells it.
+    pub reports: Vec<(ProgramKind, Report)>,
+}
+
 /// The programs of a plan: the training step (in parts, if gradients are accumulated) and, if `infer` is given, the inference program.
-/// Without `train` only the latter.
+/// Without `train` only the latter. Rewritten as far as no bit changes.
 pub fn programs(
     forward: &Graph,
     train: Option<&TrainOptions>,
     infer: Option<&Graph>,
 ) -> Result<Programs, CompileError> {
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let p = rewritten_programs(forward, train, infer, Level::Exact, &costs)?;
+    Ok((p.graphs, p.unreached))
+}
+
+/// As [`programs`], rewritten at a level.
+pub fn rewritten_programs(
+    forward: &Graph,
+    train: Option<&TrainOptions>,
+    infer: Option<&Graph>,
+    level: Level,
+    costs: &CostModel,
+) -> Result<RewrittenPrograms, CompileError> {
     let forward = verified("import", forward.clone())?;
     let mut out = Vec::new();
+    let mut reports = Vec::new();
     let mut unreached = Vec::new();
     if let Some(options) = train {
+        let (forward, options, mut report) = rewritten_forward(&forward, options, level, costs)?;
+        let options = &options;
         let kinds: &[ProgramKind] = if options.accumulate > 1 {
             &[ProgramKind::Micro, ProgramKind::Last]
         } else {
@@ -94,15 +125,57 @@ pub fn programs(
         for kind in kinds {
             let step = training_step(&forward, options, *kind, false)?;
             unreached = step.unreached;
-            out.push((*kind, finish("autodiff", step.graph)?));
+            let step = verified("autodiff", step.graph)?;
+            let done = rewritten(&step, level, Stage::After, &[], costs)?;
+            let mut all = std::mem::take(&mut report);
+            all.extend(done.report);
+            reports.push((*kind, all));
+            out.push((*kind, finish("rewrite", done.graph)?));
         }
     }
     if let Some(infer) = infer {
         let mut g = infer.pruned();
         g.states.iter_mut().for_each(|s| s.output = None);
-        out.push((ProgramKind::Infer, finish("import for inference", g.pruned())?));
+        let g = verified("import for inference", g.pruned())?;
+        let before = rewritten(&g, level, Stage::Before, &[], costs)?;
+        let done = rewritten(&before.graph, level, Stage::After, &[], costs)?;
+        let mut report = before.report;
+        report.extend(done.report);
+        reports.push((ProgramKind::Infer, report));
+        out.push((ProgramKind::Infer, finish("rewrite", done.graph)?));
     }
-    Ok((out, unreached))
+    Ok(RewrittenPrograms { graphs: out, unreached, reports })
+}
+
+/// One stage of rewriting, with times from the cost model.
+fn rewritten(
+    graph: &Graph,
+    level: Level,
+    stage: Stage,
+    trained: &[ValueId],
+    costs: &CostModel,
+) -> Result<Rewritten, RewriteError> {
+    let time = |g: &Graph, n: &graph::Node| costs.time(g, n);
+    rewrite(graph, level, stage, trained, Costs { time: &time })
+}
+
+/// The forward graph with its loss, rewritten before gradients are written, and the options that train it. At [`Level::Exact`] nothing
+/// happens here: other terms have other gradients.
+pub fn rewritten_forward(
+    forward: &Graph,
+    options: &TrainOptions,
+    level: Level,
+    costs: &CostModel,
+) -> Result<(Graph, TrainOptions, Report), CompileError> {
+    if level == Level::Exact {
+        return Ok((forward.clone(), options.clone(), Report::default()));
+    }
+    let (graph, loss) = with_loss(forward, options)?;
+    let is_trained = |s: &&graph::State| options.trainable.iter().any(|n| **n == *s.name);
+    let trained: Vec<ValueId> = graph.states.iter().filter(is_trained).map(|s| s.input).collect();
+    let done = rewritten(&verified("loss", graph)?, level, Stage::Before, &trained, costs)?;
+    let options = TrainOptions { loss: Some(Loss::Output(loss)), ..options.clone() };
+    Ok((verified("rewrite before autodiff", done.graph)?, options, done.report))
 }
 
 /// Gives constants a place in the state section and leaves out inputs and states that nothing reads.

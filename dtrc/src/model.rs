@@ -14,14 +14,16 @@ use compiler::{
     dynamic,
     evaluate::evaluation,
     import::{self, Imported, Open, Weights, trainable},
-    pipeline::{CompileError, programs},
+    pipeline::{CompileError, rewritten_programs},
     train::{Loss, Optimizer, TrainOptions, find_loss},
     variants::Part,
 };
 use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::{Guard, ProgramKind};
+use rewrite::{Level, Report};
 use runtime::{WeightSource, data::dataset::Dataset};
+use serde_json::json;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -143,6 +145,34 @@ pub struct ModelArgs {
     /// Extents of the labels in the data, where there are data: they tell which axis of the scores the classes lie along.
     #[arg(skip)]
     pub label_extents: Option<Vec<u64>>,
+
+    /// What may be rewritten, the same at every budget: exact changes no bit; fast and memory may round differently, for time or for memory
+    /// (attention without its scores, a loss without its logits).
+    #[arg(long, value_enum, default_value_t = Rewrites::Exact)]
+    pub rewrites: Rewrites,
+
+    /// Say which rewrites fired, where, and what each saves by the cost model, and which did not and why.
+    #[arg(long)]
+    pub explain_rewrites: bool,
+}
+
+/// `--rewrites`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Rewrites {
+    Exact,
+    Fast,
+    Memory,
+}
+
+impl From<Rewrites> for Level {
+    fn from(r: Rewrites) -> Level {
+        match r {
+            Rewrites::Exact => Level::Exact,
+            Rewrites::Fast => Level::Fast,
+            Rewrites::Memory => Level::Memory,
+        }
+    }
 }
 
 /// PyTorch's default of `ignore_index`.
@@ -494,6 +524,9 @@ fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
 fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
     let options = args.import_options(!args.inference);
     let mut open = import::import_open(&args.model, &options)?;
+    if args.rewrites != Rewrites::Exact || args.explain_rewrites {
+        note(global.quiet, "what is made at every step is not rewritten: bind its sizes with --dim for that");
+    }
     tell(&open.remarks, global);
     open.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     // Without types nobody knows whether an output is a loss but by its name.
@@ -567,26 +600,34 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     if let Some(g) = infer.as_mut().filter(|_| evaluates) {
         *g = evaluation(g, &train, args.metric.contains(&Metric::Accuracy)).map_err(CompileError::from)?;
     }
-    let (graphs, unreached) = programs(&imported.graph, trains.then_some(&train), infer.as_ref())?;
+    let costs = costs(args.costs.as_deref())?;
+    let level = args.rewrites.into();
+    let programs =
+        rewritten_programs(&imported.graph, trains.then_some(&train), infer.as_ref(), level, &costs)?;
+    if args.explain_rewrites {
+        explain(&programs.reports, level, global);
+    }
+    let unreached = programs.unreached;
     if let Some(first) = unreached.first() {
         note(
             global.quiet,
             format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()),
         );
     }
-    let unread: Vec<String> = unread_inputs(&imported.graph, &graphs);
+    let unread: Vec<String> = unread_inputs(&imported.graph, &programs.graphs);
     if !unread.is_empty() {
         note(global.quiet, format!("inputs that nothing reads are left out: {}", unread.join(", ")));
     }
     Ok(Model {
         name: stem(&args.model),
         weights: imported.weights,
-        parts: graphs
+        parts: programs
+            .graphs
             .into_iter()
             .map(|(kind, graph)| Part { kind, guard: Guard::default(), graph })
             .collect(),
         accumulate: args.accumulate,
-        costs: costs(args.costs.as_deref())?,
+        costs,
         bounded: args.dims.iter().any(|d| d.bounds().is_some()),
         open: None,
     })
@@ -598,6 +639,40 @@ fn unread_inputs(model: &Graph, programs: &[(ProgramKind, Graph)]) -> Vec<String
         |name: &str| programs.iter().any(|(_, g)| g.inputs.iter().any(|i| &*g.value(i.value).name == name));
     let names = model.inputs.iter().map(|i| &*model.value(i.value).name);
     names.filter(|n| !taken(n)).map(graph::quote_name).map(|n| n.to_string()).collect()
+}
+
+/// Tells what rewriting did: the whole list on stdout, or one object with `--json`.
+fn explain(reports: &[(ProgramKind, Report)], level: Level, global: Global) {
+    if global.json {
+        let program = |(kind, r): &(ProgramKind, Report)| {
+            let fired = r.fired.iter().map(|f| {
+                json!({"rule": f.rule, "at": f.at, "nanoseconds_saved": f.nanoseconds, "bytes_saved": f.bytes})
+            });
+            let missed = r.missed.iter().map(|m| json!({"rule": m.rule, "at": m.at, "why": m.why}));
+            let (fired, missed): (Vec<_>, Vec<_>) = (fired.collect(), missed.collect());
+            json!({"program": kind.to_string(), "fired": fired, "not_fired": missed})
+        };
+        let programs: Vec<_> = reports.iter().map(program).collect();
+        println!("{}", json!({"schema": 1, "rewrites": level.to_string(), "programs": programs}));
+        return;
+    }
+    for (kind, report) in reports {
+        println!("rewrites of {kind}, {level}: {} fired", report.fired.len());
+        for (rule, (times, nanoseconds, bytes)) in report.totals() {
+            println!(
+                "  {rule:<28} {times:>5} times, saves {} of writing, {:.3} ms",
+                signed(bytes),
+                nanoseconds as f64 / 1e6
+            );
+        }
+        print!("{report}");
+    }
+}
+
+/// Bytes that may be fewer than none.
+fn signed(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
+    format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
 }
 
 /// File name without its extension.

@@ -11,7 +11,7 @@ use crate::{
 };
 use clap::{ArgMatches, Args, parser::ValueSource};
 use compiler::{
-    evaluate::is_class_loss,
+    evaluate::label_input,
     import::{self, Weights},
     pipeline::Budget,
 };
@@ -192,13 +192,14 @@ fn wanted_with(program: &Program, same: &[&Program]) -> Vec<Wanted> {
     let classes = |name: &str| {
         let mut losses = same
             .iter()
-            .flat_map(|p| p.graph.nodes.iter().filter(|n| is_class_loss(&n.op)).map(|n| (&p.graph, n)));
-        losses.find_map(|(g, n)| {
-            let v = n.inputs.get(1).copied().flatten()?;
+            .flat_map(|p| p.graph.nodes.iter().filter_map(|n| Some((&p.graph, n, label_input(&n.op)?))));
+        losses.find_map(|(g, n, at)| {
+            let v = n.inputs.get(at).copied().flatten()?;
             let flat = g.producer(v).map(|p| g.node(p)).filter(|p| &*p.op == "Reshape");
             let source = flat.and_then(|p| p.inputs.first().copied().flatten()).unwrap_or(v);
             let scores = n.inputs.first().copied().flatten()?;
-            let count = g.ty(scores).shape.0.get(1).and_then(graph::Dim::as_const);
+            // Where the scores are never written, their number is not looked for.
+            let count = g.ty(scores).shape.0.get(1).filter(|_| at == 1).and_then(graph::Dim::as_const);
             (&*g.value(source).name == name).then_some(count.and_then(|n| u64::try_from(n).ok()))
         })
     };

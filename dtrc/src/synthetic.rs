@@ -37,6 +37,10 @@ pub fn classes(program: &plan::Program) -> u64 {
             "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => {
                 n.inputs.first().copied().flatten().and_then(|v| g.ty(v).shape.0.get(1).cloned())
             }
+            "LinearCrossEntropy" => n.inputs.get(1).copied().flatten().and_then(|v| {
+                let turned = n.attrs.int_or("trans_b", 0) == Ok(1);
+                g.ty(v).shape.0.get(usize::from(!turned)).cloned()
+            }),
             "Gather" => n.inputs.first().copied().flatten().and_then(|v| {
                 let axis = n.attrs.int_or("axis", 0).ok()?;
                 g.ty(v).shape.0.get(usize::try_from(axis).ok()?).cloned()

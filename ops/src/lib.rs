@@ -12,6 +12,7 @@ pub mod export;
 pub mod grad;
 pub mod onnx;
 
+pub mod attention;
 pub mod elementwise;
 pub mod indexing;
 pub mod loss;
@@ -197,6 +198,9 @@ op_set![
     product::conv::Conv,
     product::conv::ConvTranspose,
     product::grad_weight::ConvGradWeight,
+    // attention
+    attention::Attention,
+    attention::AttentionGrad,
     // recurrent
     recurrent::lstm::Lstm,
     recurrent::lstm_grad::LstmGrad,
@@ -239,6 +243,8 @@ op_set![
     loss::softmax::LogSoftmaxGrad,
     loss::cross_entropy::SoftmaxCrossEntropyLoss,
     loss::cross_entropy_grad::SoftmaxCrossEntropyGrad,
+    loss::linear_cross_entropy::LinearCrossEntropy,
+    loss::linear_cross_entropy_grad::LinearCrossEntropyGrad,
     loss::nll::NegativeLogLikelihoodLoss,
     loss::nll::NegativeLogLikelihoodGrad,
     loss::pointwise::MseLoss,

@@ -1,192 +1,190 @@
-//! Budgets that change between steps: the largest program that fits runs, or online DTR; the bits stay.
+//! The promise: at every budget, on any number of threads, the same bits.
 
-use compiler::pipeline::Budget;
-use plan::{Plan, ProgramKind};
-use runtime::{
-    Available, CpuDevice, Device, EagerBody, LoadOptions, LoadedProgram, RunOptions, RunReport, RuntimeError,
-    Session,
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    import::{Imported, Weights},
+    pipeline::{Budget, CompileError, Request, plan_budgets, rewritten_programs},
+    planner::{Options, PlanError},
+    train::{Optimizer, training_step},
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
+use graph::{Graph, Literal, TensorType};
+use plan::{Device, Plan, ProgramKind};
+use rewrite::Level;
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
+use std::{collections::BTreeMap, path::Path};
 use tests::{
-    tiny,
-    variants::{Batch, Subject, step, trained},
+    data,
+    reference::{Reference, STATIC, adamw, import_model, options, sgd},
+    train_interpreted,
 };
 
-const SHARES: [Budget; 3] = [Budget::OfKeepAll(1.0), Budget::OfKeepAll(0.8), Budget::OfKeepAll(0.6)];
+struct Model<'a>(&'a Weights);
 
-fn subject() -> (Subject, Plan, Batch) {
-    let subject = Subject::new(&tiny::path("transformer_tiny.onnx"), None);
-    let plan = subject.fixed(&[], &SHARES);
-    let g = &plan.programs[0].graph;
-    let shape = |name: &str| -> Vec<u64> {
-        let v = g.values.iter().find(|v| &*v.name == name).unwrap();
-        v.ty.shape.fixed().unwrap().iter().map(|d| *d as u64).collect()
-    };
-    let batch = tiny::data(&plan).into_iter().map(|(n, b)| (n.clone(), shape(&n), b)).collect();
-    (subject, plan, batch)
-}
-
-/// Which programs ran, losses, and the state at the end.
-type Trace = (Vec<usize>, Vec<Vec<u8>>, Vec<(String, Vec<u8>)>);
-
-fn train(session: &mut Session, batch: &Batch, change: &mut dyn FnMut(&mut Session, i64)) -> Trace {
-    let (mut ran, mut losses) = (Vec::new(), Vec::new());
-    for n in 1..=8 {
-        change(session, n);
-        let r = step(session, batch, n).unwrap();
-        ran.push(if r.report.dynamic.is_some() { usize::MAX } else { r.report.program });
-        losses.push(r.outputs[0].2.clone());
-    }
-    (ran, losses, trained(session))
-}
-
-#[test]
-fn programs_for_several_budgets_share_a_plan() {
-    let (subject, plan, _) = subject();
-    let arenas: Vec<u64> = plan.programs.iter().map(|p| p.certificate.arena).collect();
-    assert_eq!(arenas.len(), 3);
-    assert!(arenas.is_sorted_by(|a, b| a > b) && plan.arena == arenas[0], "{arenas:?}");
-    let single = subject.fixed(&[], &SHARES[..1]);
-    assert_eq!(plan.numerics, single.numerics);
-    assert_eq!((plan.state_bytes, plan.programs[0].certificate.arena), (single.state_bytes, single.arena));
-    let bytes = plan::to_bytes(&plan).unwrap();
-    assert_eq!(plan::from_bytes(&bytes).unwrap(), plan);
-}
-
-#[test]
-fn a_budget_that_changes_at_steps_3_and_6_changes_no_bit() {
-    let (subject, plan, batch) = subject();
-    let arena = |i: usize| plan.programs[i].certificate.arena;
-    let (_, losses, state) = train(&mut subject.session(plan.clone()), &batch, &mut |_, _| {});
-    let mut changing = subject.session(plan.clone());
-    let (ran, l, s) = train(&mut changing, &batch, &mut |session, n| match n {
-        3 => session.set_budget(arena(2)).unwrap(),
-        6 => session.set_budget(arena(1) + 1).unwrap(),
-        _ => {}
-    });
-    assert_eq!(ran, [0, 0, 2, 2, 2, 1, 1, 1]);
-    assert!(l == losses && s == state);
-}
-
-#[test]
-fn below_the_least_program_the_step_runs_online() {
-    let (subject, _, batch) = subject();
-    let plan = subject.fixed(&[], &[Budget::OfKeepAll(1.0), Budget::OfKeepAll(0.9)]);
-    let (_, losses, state) = train(&mut subject.session(plan.clone()), &batch, &mut |_, _| {});
-    let mut squeezed = subject.session(plan.clone());
-    let below = plan.programs[1].certificate.arena - 256;
-    let (ran, l, s) = train(&mut squeezed, &batch, &mut |session, n| match n {
-        3 => session.set_budget(below).unwrap(),
-        6 => session.set_budget(u64::MAX).unwrap(),
-        _ => {}
-    });
-    let online = usize::MAX;
-    assert_eq!(ran, [0, 0, online, online, online, 0, 0, 0]);
-    assert!(l == losses && s == state);
-    assert_eq!(squeezed.budget(), plan.arena);
-}
-
-#[test]
-fn a_budget_that_is_too_small_is_refused_and_the_session_goes_on() {
-    let (subject, plan, batch) = subject();
-    let mut session = subject.session(plan.clone());
-    let e = session.set_budget(plan.state_bytes).unwrap_err();
-    assert!(matches!(e, RuntimeError::Budget { state, .. } if state == plan.state_bytes), "{e}");
-    assert_eq!(session.budget(), plan.arena);
-    // The state fits, and nothing else: the step is refused, the state stays, a larger budget runs.
-    let before = trained(&session);
-    session.set_budget(plan.state_bytes + 4096).unwrap();
-    let e = step(&mut session, &batch, 1).unwrap_err();
-    assert!(matches!(e, RuntimeError::PoolFull(_)), "{e}");
-    assert!(trained(&session) == before);
-    session.set_budget(plan.arena).unwrap();
-    assert!(step(&mut session, &batch, 1).is_ok());
-}
-
-/// A CPU with as much memory as it is told.
-struct Metered {
-    cpu: CpuDevice,
-    available: Arc<AtomicU64>,
-    released: Arc<AtomicU64>,
-}
-
-impl Device for Metered {
-    fn kind(&self) -> plan::Device {
-        self.cpu.kind()
-    }
-    fn available(&self) -> Option<Available> {
-        Some(Available { bytes: self.available.load(Ordering::Relaxed), source: "a test" })
-    }
-    fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError> {
-        self.cpu.allocate(bytes)
-    }
+impl WeightSource for Model<'_> {
     fn load(
         &mut self,
-        graph: &graph::Graph,
-        calls: Vec<runtime::Call>,
-    ) -> Result<LoadedProgram, RuntimeError> {
-        self.cpu.load(graph, calls)
-    }
-    fn unload(&mut self, program: LoadedProgram) {
-        self.cpu.unload(program);
-    }
-    fn release(&mut self, from: u64) -> Result<(), RuntimeError> {
-        self.released.store(from, Ordering::Relaxed);
-        self.cpu.release(from)
-    }
-    fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
-        self.cpu.run(program, options)
-    }
-    fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError> {
-        self.cpu.eager(body)
-    }
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
-        self.cpu.write(offset, bytes)
-    }
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
-        self.cpu.read(offset, bytes)
-    }
-    fn zero(&mut self, offset: u64, len: u64) -> Result<(), RuntimeError> {
-        self.cpu.zero(offset, len)
+        name: &str,
+        _: &TensorType,
+        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
     }
 }
 
-#[test]
-fn a_session_follows_the_memory_there_is() {
-    let (subject, plan, batch) = subject();
-    let arena = |i: usize| plan.programs[i].certificate.arena;
-    let (_, losses, state) = train(&mut subject.session(plan.clone()), &batch, &mut |_, _| {});
-    let (available, released) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let device = || {
-        let (available, released) = (available.clone(), released.clone());
-        Box::new(Metered { cpu: CpuDevice::new(1).unwrap(), available, released })
-    };
-    // Too little for the largest program: refused, or begun with what fits.
-    available.store(arena(1) + arena(1) / 8, Ordering::Relaxed);
-    let refused = subject.session_on(plan.clone(), device(), LoadOptions::default());
-    assert!(matches!(refused, Err(RuntimeError::NotEnoughMemory { .. })));
-    let follow = LoadOptions { follow_memory: true, ..LoadOptions::default() };
-    let mut session = subject.session_on(plan.clone(), device(), follow).unwrap();
-    let (ran, l, s) = train(&mut session, &batch, &mut |session, n| {
-        // What is free beside what the arena holds by now.
-        let free = match n {
-            1 => arena(1) + arena(1) / 8 - plan.state_bytes,
-            2 => arena(1) / 8,
-            3 | 4 => 1 << 30,
-            5 => 0,
-            6 => arena(0) - arena(1),
-            _ => arena(0),
-        };
-        available.store(free, Ordering::Relaxed);
-        session.follow_memory().unwrap();
-        if n == 5 {
-            assert!(released.load(Ordering::Relaxed) < arena(0));
+fn request<'a>(costs: &'a CostModel, planner: &'a Options) -> Request<'a> {
+    Request { model: "test", accumulate: 1, device: Device::Cpu, weight_hash: &|_| None, costs, planner }
+}
+
+/// Plans at shares of keep-all; an infeasible one is planned at the least arena that was found instead.
+fn plans(graphs: &[(ProgramKind, Graph)], shares: &[f64]) -> Result<Vec<Plan>, String> {
+    // Any plan will do that recomputes: the search is short.
+    let planner = Options { work: Some(200_000), ..Options::default() };
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let request = request(&costs, &planner);
+    let budgets: Vec<Budget> = shares.iter().map(|s| Budget::OfKeepAll(*s)).collect();
+    let mut out = Vec::new();
+    for result in plan_budgets(graphs.to_vec(), &budgets, &request).map_err(|e| e.to_string())? {
+        out.push(match result {
+            Ok(c) => c.plan,
+            Err(CompileError::Plan(PlanError::Infeasible(i))) => {
+                let least = Budget::Bytes(i.least_arena);
+                let again = plan_budgets(graphs.to_vec(), &[least], &request).map_err(|e| e.to_string())?;
+                again
+                    .into_iter()
+                    .next()
+                    .ok_or("no plan")?
+                    .map_err(|e| format!("the least arena is infeasible: {e}"))?
+                    .plan
+            }
+            Err(e) => return Err(e.to_string()),
+        });
+    }
+    Ok(out)
+}
+
+/// Losses of six steps and the state after them, as bytes.
+fn train(
+    plan: &Plan,
+    weights: &Weights,
+    io: &BTreeMap<String, Literal>,
+    lr: f32,
+    threads: usize,
+) -> Result<Vec<Vec<u8>>, String> {
+    let device = CpuDevice::new(threads).map_err(|e| e.to_string())?;
+    let mut session =
+        Session::load(plan.clone(), Box::new(device), &mut Model(weights), LoadOptions::default())
+            .map_err(|e| e.to_string())?;
+    let data: Vec<(&str, &[u8])> =
+        io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();
+    let mut out = Vec::new();
+    for step in 1..=6 {
+        let inputs = StepInputs { data: &data, learning_rate: lr, step, seed: 3, ..StepInputs::default() };
+        let options = RunOptions { check_recompute: true, measure: false };
+        let result = session.run(0, &inputs, options).map_err(|e| e.to_string())?;
+        out.push(result.outputs[0].2.clone());
+    }
+    for e in &plan.state {
+        out.push(session.state(&e.name).map_err(|e| e.to_string())?);
+    }
+    Ok(out)
+}
+
+fn check(
+    imported: &Imported,
+    reference: &Reference,
+    file: &str,
+    optimizer: Optimizer,
+    lr: f32,
+    level: Level,
+) -> Result<String, String> {
+    let train_options = options(imported, reference, file, optimizer);
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let programs = rewritten_programs(&imported.graph, Some(&train_options), None, level, &costs);
+    let graphs = programs.map_err(|e| e.to_string())?.graphs;
+    let plans = plans(&graphs, &[1.0, 0.7, 0.5, 0.35])?;
+    let expected = train(&plans[0], &imported.weights, &reference.io, lr, 1)?;
+    let mut shares = Vec::new();
+    for plan in &plans {
+        if plan.numerics != plans[0].numerics {
+            return Err("the numerics depend on the budget".to_owned());
         }
-    });
-    assert_eq!(ran, [1, 1, 0, 0, 1, 1, 0, 0]);
-    assert!(l == losses && s == state);
-    assert!(session.program(ProgramKind::Train).is_ok());
+        let replays = plan::validate(plan, &ops::Registry).map_err(|e| e.to_string())?;
+        shares.push(format!(
+            "{:.0} % ({} recomputed)",
+            plan.arena as f64 / plans[0].arena as f64 * 100.0,
+            replays[0].recomputed.len()
+        ));
+        for threads in [1, 2] {
+            if train(plan, &imported.weights, &reference.io, lr, threads)? != expected {
+                return Err(format!("other bits at {} bytes on {threads} threads", plan.arena));
+            }
+        }
+    }
+    Ok(shares.join(", "))
+}
+
+fn check_model(root: &Path, model: &str, variant: &str, level: Level) -> Result<String, String> {
+    let file = format!("{model}.{variant}.onnx");
+    let path = root.join("small").join(&file);
+    if !path.exists() {
+        return Ok("no such variant".to_owned());
+    }
+    let reference = Reference::load(root, model);
+    let imported = import_model(&path, &file, model, &reference.io);
+    let sgd = check(&imported, &reference, &file, sgd(), 0.01, level)?;
+    check(&imported, &reference, &file, adamw(), 1e-3, level)?;
+    Ok(sgd)
+}
+
+#[test]
+fn every_budget_and_thread_count_gives_the_same_bits() {
+    let Some(root) = data("models") else { return };
+    let only = std::env::var("DTRC_ONLY").unwrap_or_default();
+    let mut failures = Vec::new();
+    for model in STATIC.iter().filter(|m| m.contains(&only)) {
+        for variant in ["ts_loss", "ts_dropout"] {
+            match check_model(&root, model, variant, Level::Exact) {
+                Ok(shares) => println!("ok    {model}.{variant}: {shares}"),
+                Err(e) => failures.push(format!("{model}.{variant}: {e}")),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What is rewritten is decided before the budget is known.
+#[test]
+fn rewritten_for_memory_every_budget_gives_the_same_bits() {
+    let Some(root) = data("models") else { return };
+    for (model, variant) in [("gpt2", "ts_loss"), ("bert", "dy_loss"), ("vit_b_16", "ts_dropout")] {
+        match check_model(&root, model, variant, Level::Memory) {
+            Ok(shares) => println!("ok    {model}.{variant}: {shares}"),
+            Err(e) => panic!("{model}.{variant}: {e}"),
+        }
+    }
+}
+
+/// The default level changes no bit of training.
+#[test]
+fn exact_rewrites_keep_the_bits_of_training() {
+    let Some(root) = data("models") else { return };
+    let mut fewer = 0;
+    for (model, variant) in
+        [("gpt2", "ts_loss"), ("bert", "dy_loss"), ("unet", "ts_loss"), ("lstm_cls", "ts_loss")]
+    {
+        let file = format!("{model}.{variant}.onnx");
+        let reference = Reference::load(&root, model);
+        let imported = import_model(&root.join("small").join(&file), &file, model, &reference.io);
+        let how = options(&imported, &reference, &file, adamw());
+        let mut plain = training_step(&imported.graph, &how, ProgramKind::Train, false).unwrap().graph;
+        plain.lift_constants();
+        plain.drop_unread();
+        let costs = CostModel::estimated(DeviceProfile::cpu());
+        let programs = rewritten_programs(&imported.graph, Some(&how), None, Level::Exact, &costs).unwrap();
+        let rewritten = &programs.graphs[0].1;
+        let bits = |g: &Graph| train_interpreted(g, &imported.weights, &reference.io, 1e-3, 4);
+        assert_eq!(bits(&plain), bits(rewritten), "{file}");
+        fewer += plain.nodes.len() - rewritten.nodes.len();
+    }
+    assert!(fewer > 0, "nothing was rewritten");
 }

@@ -7,7 +7,7 @@
 use compiler::{
     cost::{CostModel, DeviceProfile},
     import::{self, import_bytes, trainable},
-    pipeline::{Budget, Request, plan_programs, programs},
+    pipeline::{Budget, Request, plan_programs, programs, rewritten_forward},
     planner::{
         Options,
         offsets::{Limits, check::validate as check_offsets, csv::solve_csv},
@@ -17,6 +17,7 @@ use compiler::{
 use graph::{Graph, StateKind};
 use ops::{Registry, cpu::interpret};
 use plan::{Device, ProgramKind};
+use rewrite::{Costs, Level, rewrite};
 use std::{
     collections::BTreeMap,
     fmt::Write,
@@ -32,6 +33,7 @@ const STAGES: &[(&str, Stage)] = &[
     ("import", import_stage),
     ("shapes", shapes),
     ("autodiff", autodiff),
+    ("rewrite", rewrite_stage),
     ("plan", plan_stage),
     ("offsets", offsets),
     ("run", run),
@@ -104,6 +106,44 @@ fn autodiff(text: &str) -> Result<String, String> {
     }
     for name in &step.unreached {
         let _ = writeln!(out, "no gradient of {name}");
+    }
+    Ok(out)
+}
+
+/// A program after rewriting at a `level`, `stage` before (with a loss and gradients to come) or after, and what was done.
+fn rewrite_stage(text: &str) -> Result<String, String> {
+    let p = Program::parse(text)?;
+    let g = p.graph()?;
+    let word = |name: &str| p.directives.get(name).map(String::as_str);
+    let level = match word("level") {
+        Some("exact") => Level::Exact,
+        Some("fast") => Level::Fast,
+        Some("memory") => Level::Memory,
+        other => return Err(format!("no level {other:?}")),
+    };
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let (graph, report) = match word("stage") {
+        Some("before") => {
+            let done = rewritten_forward(&g, &train_options(&p, &g)?, level, &costs);
+            let (graph, _, report) = done.map_err(|e| e.to_string())?;
+            (graph, report)
+        }
+        Some("after") => {
+            let time = |g: &Graph, n: &graph::Node| costs.time(g, n);
+            let done = rewrite(&g, level, rewrite::Stage::After, &[], Costs { time: &time })
+                .map_err(|e| e.to_string())?;
+            (done.graph, done.report)
+        }
+        other => return Err(format!("no stage {other:?}")),
+    };
+    graph::verify(&graph).map_err(|e| e.to_string())?;
+    let mut out = graph.to_string();
+    // Times are the cost model's, which may change.
+    for f in &report.fired {
+        let _ = writeln!(out, "fired {} at {}, {} bytes", f.rule, f.at, f.bytes);
+    }
+    for m in &report.missed {
+        let _ = writeln!(out, "not fired {} at {}: {}", m.rule, m.at, m.why);
     }
     Ok(out)
 }

@@ -64,6 +64,14 @@ pub fn is_class_loss(op: &str) -> bool {
     matches!(op, "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss")
 }
 
+/// Which input of an operator has the class labels, if one has.
+pub fn label_input(op: &str) -> Option<usize> {
+    match op {
+        "LinearCrossEntropy" => Some(2),
+        _ => is_class_loss(op).then_some(1),
+    }
+}
+
 /// The node that compares scores with class labels: the one that makes the loss (then `true`), or the only one of the model.
 fn class_loss(graph: &Graph, loss: ValueId) -> Option<(NodeId, bool)> {
     if let Some(n) = graph.producer(loss).filter(|n| is_class_loss(&graph.node(*n).op)) {

@@ -164,6 +164,16 @@ pub fn find_loss(forward: &Graph) -> Option<String> {
     }
 }
 
+/// The forward graph of a training step alone: the loss is its only output, added where it is not in the model. Returns its name, too:
+/// with `Loss::Output` of it, the step of what comes out, or of something equal to it, is the step of `forward`.
+pub fn with_loss(forward: &Graph, options: &TrainOptions) -> Result<(Graph, String), TrainError> {
+    let mut graph = forward.clone();
+    let loss = attach_loss(&mut Builder::new(&mut graph), options)?;
+    graph.outputs = vec![loss];
+    let name = graph.value(loss).name.to_string();
+    Ok((graph.pruned(), name))
+}
+
 /// Builds the training step over a forward graph. With `keep_gradients` the gradients are outputs as well and nothing is updated.
 pub fn training_step(
     forward: &Graph,

@@ -7,6 +7,8 @@ mod along;
 pub mod cross_entropy;
 pub mod cross_entropy_grad;
 mod labels;
+pub mod linear_cross_entropy;
+pub mod linear_cross_entropy_grad;
 pub mod nll;
 pub mod pointwise;
 pub mod softmax;

@@ -1,0 +1,263 @@
+//! The forward pass: a softmax that is corrected as larger scores turn up (Milakov and Gimelshein, arXiv 1805.02867).
+
+use super::{
+    COLUMNS, PER_SCORE, ROWS, TILES,
+    shape::{Plan, exported, infer, straight, swapped},
+};
+use crate::{
+    Facts, OpDef, OpError, Signature, Work,
+    case::{Case, CaseInput, Fill},
+    cpu::{CpuKernel, Io, lanes, math::Math, par::Shared},
+    export::Export,
+    grad::GradCx,
+    product::gemm::{Mat, multiply, shared},
+};
+use graph::{Attrs, TensorType};
+
+/// softmax(q·kᵀ·scale + mask)·v.
+///
+/// Inputs: q `[.., H, S, D]`, k `[.., H, T, D]`, v `[.., H, T, E]`, optional mask that spreads over `[.., H, S, T]`. Outputs: y
+/// `[.., H, S, E]` and the log-sum-exp of each row of scores `[.., H, S]`. Attributes: `scale`; `q_swapped`, `k_swapped`, `v_swapped`,
+/// `y_swapped`: 1 where the axes H and S (T) stand the other way round. The mask has no gradient: it would be a score matrix.
+pub struct Attention;
+
+impl Plan {
+    /// Blocks of rows, and how many are worked on at once.
+    fn blocks(&self) -> (usize, usize) {
+        let all = self.matrices * self.q.rows.div_ceil(ROWS);
+        (all, all.min(TILES))
+    }
+}
+
+impl OpDef for Attention {
+    fn name(&self) -> &'static str {
+        "Attention"
+    }
+
+    fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
+        Ok(infer(s, 3)?.into())
+    }
+
+    fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
+        if g.needs(3) {
+            return Err(OpError::unsupported("the gradient to the mask of Attention"));
+        }
+        let dy = match g.cotangent(0) {
+            Some(dy) => dy,
+            None => {
+                let ty = g.b.ty(g.output(0)).clone();
+                let zero = g.b.scalar(ty.dtype, 0.0);
+                g.b.expand(zero, &ty.shape)?
+            }
+        };
+        let (y, lse) = (g.output(0), g.output(1));
+        let mut inputs = [0, 1, 2, 3].map(|i| g.opt_input(i)).to_vec();
+        inputs.extend([Some(y), Some(lse), Some(dy), g.cotangent(1)]);
+        let attrs = g.attrs().clone();
+        for (i, d) in g.b.emit("AttentionGrad", attrs, &inputs)?.into_iter().enumerate() {
+            if g.needs(i) {
+                g.set(i, d);
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&self, s: &Signature<'_>) -> Work {
+        let flops = Plan::new(s, 3).map_or(0, |p| {
+            let each = 2 * (p.q.columns + p.v.columns) as u64 + PER_SCORE;
+            p.scores().saturating_mul(each)
+        });
+        Work { flops, bytes: s.io_bytes(), product: true }
+    }
+
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        let size = s.opt_input(0).map_or(0, |t| t.dtype.size());
+        let elements = Plan::new(s, 3).map_or(0, |p| p.blocks().1 * p.tile().iter().product::<usize>());
+        Facts::with_workspace(elements as u64 * size)
+    }
+
+    fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
+        let plan = Plan::new(s, 3)?;
+        crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
+            forward::<T>(&plan, io);
+            Ok(())
+        })))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        let ([_, _, v], scores) = exported(x, 3)?;
+        let rank = x.sig.input(0)?.shape.rank();
+        let p = scores.call_with("Softmax", Attrs::new().with("axis", -1));
+        let y = x.call("MatMul", &[p, v], Attrs::new());
+        x.set(0, straight(y, rank, swapped(x.sig.attrs)?[3]));
+        if x.used(1) {
+            x.set(1, scores.reduce("ReduceLogSumExp", &[rank as i64 - 1], false));
+        }
+        Ok(())
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        cases(|attrs, name, shapes, mask| {
+            let c = Case::new(name, attrs, &shapes);
+            match mask {
+                Some(m) => c.input(3, CaseInput::float(m, Fill::Uniform(-2.0, 1.0)).fixed()),
+                None => c,
+            }
+        })
+    }
+}
+
+/// Cases that attention and its gradient share: attributes, name, shapes of q, k and v, shape of the mask.
+pub(super) fn cases(
+    make: impl Fn(Attrs, &'static str, [&'static [usize]; 3], Option<&'static [usize]>) -> Case,
+) -> Vec<Case> {
+    let scale = || Attrs::new().with("scale", 0.7);
+    let swap = scale().with("q_swapped", 1).with("v_swapped", 1).with("y_swapped", 1);
+    vec![
+        make(scale(), "one head", [&[3, 4], &[5, 4], &[5, 2]], None),
+        make(
+            scale(),
+            "heads and a mask of rows",
+            [&[2, 2, 3, 4], &[2, 2, 3, 4], &[2, 2, 3, 4]],
+            Some(&[2, 1, 3, 3]),
+        ),
+        make(scale(), "a mask of columns", [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]], Some(&[4])),
+        make(scale(), "a mask of heads", [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]], Some(&[2, 3, 1])),
+        make(swap, "rows before heads", [&[2, 3, 2, 4], &[2, 2, 5, 4], &[2, 5, 2, 3]], Some(&[3, 5])),
+        make(scale().with("k_swapped", 1), "keys before heads", [&[2, 3, 4], &[5, 2, 4], &[2, 5, 3]], None),
+        make(scale(), "several tiles", [&[1, 70, 2], &[1, 131, 2], &[1, 131, 1]], Some(&[70, 131])),
+    ]
+}
+
+fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
+    let [q, k, v] = [0, 1, 2].map(|i| shared(io.input::<T>(i)));
+    let mask = if io.has(3) { Some(shared(io.input::<T>(3))) } else { None };
+    let [y, lse] = [0, 1].map(|i| Shared(io.output_ptr::<T>(i).0));
+    let tiles = Shared(io.workspace::<T>().as_mut_ptr());
+    let (blocks, at_once) = p.blocks();
+    let down = p.q.rows.div_ceil(ROWS);
+    let (scale, [height, ld]) = (T::from_f64(p.scale), p.tile());
+    lanes::each(
+        at_once,
+        1,
+        #[inline(always)]
+        |range| {
+            let (q, k, v, y, lse, mask, tiles) = (&q, &k, &v, &y, &lse, &mask, &tiles);
+            for lane in range {
+                for block in (lane..blocks).step_by(at_once) {
+                    let (i, first) = (block / down, block % down * ROWS);
+                    let rows = ROWS.min(p.q.rows - first);
+                    let (mut max, mut sum) = ([T::NEG_INFINITY; ROWS], [0.0f64; ROWS]);
+                    // SAFETY: the block's rows of y and of the log-sum-exp, and the lane's tile, are this call's only; everything lies
+                    // inside of its tensor by inference.
+                    unsafe {
+                        let tile = tiles.0.add(lane * height * ld);
+                        let (sq, sy) = (p.q.stride(), p.y.stride());
+                        let rows_q = Mat::rows(q.0.add(p.q.at(i) + first * sq), sq);
+                        let out = y.0.add(p.y.at(i) + first * sy);
+                        for column in (0..p.k.rows).step_by(COLUMNS) {
+                            let n = COLUMNS.min(p.k.rows - column);
+                            let keys = k.0.add(p.k.at(i) + column * p.k.stride());
+                            let keys = Mat::cols(keys, p.k.stride());
+                            multiply(
+                                [rows, n, p.q.columns],
+                                scale,
+                                rows_q,
+                                keys,
+                                T::ZERO,
+                                Mat::rows(tile, ld),
+                            );
+                            for r in 0..rows {
+                                let row = tile.add(r * ld);
+                                if let (Some(m), Some(data)) = (&p.mask, mask) {
+                                    let m_at = data.0.add(m.at(i) + (first + r) * m.row + column * m.column);
+                                    add_mask(n, row, m_at, m.column);
+                                }
+                                let new = max[r].larger(lanes::largest(n, row.cast_const()));
+                                // A row that is masked so far has no maximum to subtract.
+                                let shift = if new == T::NEG_INFINITY { T::ZERO } else { new };
+                                lanes::map(
+                                    n,
+                                    [row.cast_const()],
+                                    [row],
+                                    #[inline(always)]
+                                    |[x]| [(x - shift).vexp()],
+                                );
+                                let [s] = lanes::sums(
+                                    n,
+                                    [row.cast_const()],
+                                    #[inline(always)]
+                                    |x| x,
+                                );
+                                let keep = (max[r] - shift).vexp();
+                                sum[r] = sum[r] * keep.to_f64() + s;
+                                max[r] = new;
+                                if column > 0 {
+                                    scaled(p.y.columns, out.add(r * sy), keep);
+                                }
+                            }
+                            let values = v.0.add(p.v.at(i) + column * p.v.stride());
+                            let values = Mat::rows(values, p.v.stride());
+                            let beta = if column == 0 { T::ZERO } else { T::ONE };
+                            let shape = [rows, p.v.columns, n];
+                            multiply(shape, T::ONE, Mat::rows(tile, ld), values, beta, Mat::rows(out, sy));
+                        }
+                        for r in 0..rows {
+                            scaled(p.y.columns, out.add(r * sy), T::from_f64(1.0 / sum[r]));
+                            *lse.0.add(i * p.q.rows + first + r) = max[r] + T::from_f64(libm::log(sum[r]));
+                        }
+                    }
+                }
+            }
+        },
+    );
+}
+
+/// Adds a mask to a row of scores.
+///
+/// # Safety
+///
+/// `row` has `n` writable elements, `mask` `n` readable ones, or one if `stride` is 0.
+#[inline(always)]
+pub(super) unsafe fn add_mask<T: Math>(n: usize, row: *mut T, mask: *const T, stride: usize) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if stride == 0 {
+            let m = *mask;
+            lanes::map(
+                n,
+                [row.cast_const()],
+                [row],
+                #[inline(always)]
+                |[x]| [x + m],
+            );
+        } else {
+            lanes::map(
+                n,
+                [row.cast_const(), mask],
+                [row],
+                #[inline(always)]
+                |[x, m]| [x + m],
+            );
+        }
+    }
+}
+
+/// Multiplies `n` elements by a number.
+///
+/// # Safety
+///
+/// They are valid.
+#[inline(always)]
+unsafe fn scaled<T: Math>(n: usize, x: *mut T, by: T) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        lanes::map(
+            n,
+            [x.cast_const()],
+            [x],
+            #[inline(always)]
+            |[v]| [v * by],
+        );
+    }
+}
