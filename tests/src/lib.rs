@@ -4,6 +4,7 @@ pub mod onnxruntime;
 pub mod program;
 pub mod reference;
 pub mod tiny;
+pub mod written;
 
 use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
 use runtime::data::npz::Npz;

@@ -29,10 +29,10 @@ use std::{
 /// Recomputation that costs more than so many times the step itself ends it.
 pub(super) const PATIENCE: u64 = 64;
 
-/// A plan may take less: there is another way to try.
+/// The same where the whole step is known.
 const PLANNED_PATIENCE: u64 = 16;
-/// Exact neighbourhoods take milliseconds an eviction in graphs of more nodes.
-const LARGE: usize = 10_000;
+/// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
+const LARGE: usize = 3_000;
 /// Patience with those.
 const LARGE_PATIENCE: u64 = 4;
 
@@ -109,6 +109,8 @@ pub(crate) struct Executor<'d, 's: 'd> {
     asked: Vec<ValueId>,
     /// How many times the cost of the step recomputation may take.
     patience: u64,
+    /// The least that the step is taken to cost.
+    step_cost: u64,
     planning_ns: u64,
 }
 
@@ -131,6 +133,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             infos,
             asked: Vec::new(),
             patience,
+            step_cost: 1_000_000,
             planning_ns: 0,
         })
     }
@@ -290,7 +293,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             e => bug(e.to_string()),
         })?;
         let stats = self.machine.stats();
-        if stats.repeat_cost > self.patience * stats.first_cost.max(1_000_000) {
+        if stats.repeat_cost > self.patience.saturating_mul(stats.first_cost.max(self.step_cost)) {
             return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
         }
         Ok(())
@@ -523,7 +526,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         }
         let first_cost = layout.program.steps.iter().map(|s| s.cost).sum::<u64>();
         let patience = self.patience.min(PLANNED_PATIENCE);
-        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost.max(1_000_000)) };
+        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
         let Ok(schedule) = foresight::plan(&layout.program, limits) else { return Ok(None) };
         let script = Script::new(g, &layout, &schedule, &self.world)?;
         if !self.asked.is_empty() {
@@ -539,9 +542,14 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         needed: Vec<bool>,
         mut uses: Vec<u32>,
     ) -> Result<Vec<Region>, RuntimeError> {
+        self.patience = self.patience.min(PLANNED_PATIENCE);
         if g.nodes.len() > LARGE && self.world.ops.is_empty() {
             self.machine = machine(Heuristic::DTR_EQ)?;
             self.patience = self.patience.min(LARGE_PATIENCE);
+        }
+        self.step_cost = 0;
+        for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
+            self.step_cost += self.info(g, NodeId(i as u32))?.cost;
         }
         let mut commits = Vec::new();
         for (i, needed) in needed.into_iter().enumerate() {
