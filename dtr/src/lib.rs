@@ -26,7 +26,8 @@
 //! Files, one concept each. What a program is: `program`, `ids`. The machine: `machine` (its state and doors), `live` (storages and their
 //! edges), `materialize` (nested recomputation on an explicit stack), `evict` (making room), `order` (need and waiting), `hold`, `banish`.
 //! What to evict: `heuristic` (names), `score` (exact quotients), `pool` (the ordered pool and its search), `sets` (union-find), `class`
-//! (its classes with values), `component`, `region` and `window` (evicted neighbourhoods), `random`.
+//! (its classes with values), `component`, `region` and `window` (evicted neighbourhoods), `random`. Where the whole program is known before it
+//! runs, `foresight` plans it instead.
 
 mod banish;
 mod class;
@@ -34,6 +35,7 @@ mod component;
 mod drive;
 mod error;
 mod evict;
+pub mod foresight;
 mod heuristic;
 mod hold;
 mod ids;

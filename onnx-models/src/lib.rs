@@ -7,6 +7,7 @@
 mod builder;
 mod loops;
 mod mlp;
+mod random;
 mod resnet;
 mod transformer;
 mod unet;
@@ -15,6 +16,7 @@ pub use builder::Common;
 pub use loops::{LoopLstm, Springs, TreeLstm};
 pub use mlp::Mlp;
 pub use onnx_protobuf::ModelProto;
+pub use random::RandomProgram;
 pub use resnet::ResNet;
 pub use transformer::Transformer;
 pub use unet::UNet;

@@ -5,6 +5,7 @@ pub mod program;
 pub mod reference;
 pub mod tiny;
 pub mod variants;
+pub mod written;
 
 use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
 use runtime::data::npz::Npz;

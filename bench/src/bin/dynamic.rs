@@ -1,5 +1,8 @@
-//! Programs with loops under online rematerialization: peak against pool and extra time, from everything kept down to half of it, as
+//! Programs with loops under online rematerialization: peak against pool and extra time, from everything kept down to the least pool, as
 //! CSV.
+//!
+//! Times are seconds of all cores for one step, the median of three; planning is the first step's, the others take its plan. The last two
+//! columns are what checkpoints at every square root of the length would come to: their share of the memory and one more forward pass.
 //!
 //! `dynamic [FACTOR ..]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of springs, 500 of the LSTM, a
 //! tree of 200 nodes).
@@ -14,10 +17,10 @@ use graph::TensorType;
 use onnx_models::{Common, LoopLstm, ModelProto, Springs, TreeLstm};
 use plan::Device;
 use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
-use std::{path::Path, time::Instant};
+use std::path::Path;
 
 /// Pools as shares of what the run takes without a limit, in percent.
-const SHARES: [u64; 5] = [100, 90, 75, 60, 50];
+const SHARES: [u64; 10] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5];
 
 struct FromModel<'a>(&'a Weights);
 
@@ -37,6 +40,8 @@ type Array = (&'static str, Vec<u64>, Vec<u8>);
 
 struct Case {
     name: String,
+    /// Iterations of its loop.
+    length: u32,
     model: ModelProto,
     data: Vec<Array>,
 }
@@ -80,11 +85,13 @@ fn cases(factor: f64) -> Vec<Case> {
     vec![
         Case {
             name: format!("springs, {steps} steps"),
+            length: steps,
             model: springs.build(&common(1)),
             data: vec![("target", vec![1, 64], floats(64))],
         },
         Case {
             name: format!("loop LSTM, {words} steps"),
+            length: words,
             model: lstm.build(&common(8)),
             data: vec![
                 ("x", vec![8, w, 16], floats(8 * w * 16)),
@@ -93,6 +100,7 @@ fn cases(factor: f64) -> Vec<Case> {
         },
         Case {
             name: format!("TreeLSTM, {nodes} nodes"),
+            length: nodes,
             model: tree_lstm.build(&common(1)),
             data: vec![
                 ("x", vec![n, 1, 16], floats(n * 16)),
@@ -119,15 +127,20 @@ fn options(chosen: Vec<String>) -> TrainOptions {
 }
 
 /// Loss bits, median seconds of a step and the report, or the refusal.
-fn step(path: &Path, case: &Case, pool: u64) -> anyhow::Result<Result<(u64, f64, DynamicReport), String>> {
+fn step(
+    path: &Path,
+    case: &Case,
+    pool: u64,
+    train: bool,
+) -> anyhow::Result<Result<(u64, f64, DynamicReport), String>> {
     let how = import::Options::default();
     let open = import::import_open(path, &how)?;
-    let train = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
+    let chosen = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
     let request = dynamic::Request {
         model: &case.name,
         open: &open,
         modes: how.ops,
-        train: Some(&train),
+        train: train.then_some(&chosen),
         with_inference: false,
         evaluate: None,
         reason: "a benchmark",
@@ -144,12 +157,16 @@ fn step(path: &Path, case: &Case, pool: u64) -> anyhow::Result<Result<(u64, f64,
     let mut last = (0, DynamicReport::default());
     for i in 0..3 {
         let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: 0.01, step: i + 1, seed: 0 };
-        let start = Instant::now();
+        let start = bench::process_cpu_seconds();
         match s.run(0, &inputs, RunOptions::default()) {
-            Ok(r) => last = (r.loss().unwrap_or(f64::NAN).to_bits(), r.report.dynamic.unwrap_or_default()),
+            Ok(r) => {
+                let mut report = r.report.dynamic.unwrap_or_default();
+                report.planning_ns = report.planning_ns.max(last.1.planning_ns);
+                last = (r.loss().unwrap_or(f64::NAN).to_bits(), report);
+            }
             Err(e) => return Ok(Err(e.to_string())),
         }
-        times.push(start.elapsed().as_secs_f64());
+        times.push(bench::process_cpu_seconds() - start);
     }
     times.sort_by(f64::total_cmp);
     Ok(Ok((last.0, times[1], last.1)))
@@ -163,35 +180,50 @@ fn main() -> anyhow::Result<()> {
     let dir = std::env::temp_dir().join(format!("dtrc-dynamic-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     println!(
-        "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,seconds,seconds_extra"
+        "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,cpu_seconds,seconds_extra,planning_seconds,\
+         root_percent,root_extra"
     );
     for case in factors.into_iter().flat_map(cases) {
         let path = dir.join("model.onnx");
         std::fs::write(&path, onnx_models::to_bytes(&case.model)?)?;
-        let (bits, base, free) = step(&path, &case, 1 << 33)?.map_err(anyhow::Error::msg)?;
-        let pools: Vec<u64> = SHARES.iter().map(|s| plan::align(free.pool.peak * s / 100)).collect();
-        for (share, pool) in SHARES.iter().zip(&pools) {
-            match step(&path, &case, *pool)? {
+        let (bits, base, free) = step(&path, &case, 1 << 33, true)?.map_err(anyhow::Error::msg)?;
+        let forward = step(&path, &case, 1 << 33, false)?.map_err(anyhow::Error::msg)?.2;
+        let root = (
+            200.0 / f64::from(case.length).sqrt(),
+            forward.estimated_ns as f64 / free.estimated_ns.max(1) as f64,
+        );
+        let row = |percent: f64, pool: u64| -> anyhow::Result<Option<u64>> {
+            match step(&path, &case, pool, true)? {
                 Ok((b, seconds, r)) => {
-                    anyhow::ensure!(b == bits, "{}: other bits at {share} %", case.name);
+                    anyhow::ensure!(b == bits, "{}: other bits at {percent} %", case.name);
                     println!(
-                        "\"{}\",{},{share},{pool},{},{},{},{:.3},{seconds:.4},{:.3}",
+                        "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.4},{:.1},{:.3}",
                         case.name,
                         r.nodes,
                         r.pool.peak,
                         r.evictions,
                         r.remats,
                         r.extra_permille as f64 / 1000.0,
-                        seconds / base - 1.0
+                        seconds / base - 1.0,
+                        r.planning_ns as f64 / 1e9,
+                        root.0,
+                        root.1
                     );
+                    Ok(None)
                 }
                 Err(e) => {
-                    let least = e.split("a pool of ").nth(1).and_then(|t| t.split(' ').next()).unwrap_or("");
-                    println!(
-                        "\"{}\",{},{share},{pool},refused: least pool {least},,,,,",
-                        case.name, free.nodes
-                    );
+                    let least = e.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
+                    Ok(Some(least.and_then(|n| n.parse().ok()).unwrap_or(0)))
                 }
+            }
+        };
+        for share in SHARES {
+            if let Some(least) = row(share as f64, plan::align(free.pool.peak * share / 100))? {
+                // The least feasible ends the table.
+                if least > 0 {
+                    row(100.0 * least as f64 / free.pool.peak as f64, least)?;
+                }
+                break;
             }
         }
     }

@@ -4,27 +4,52 @@
 //! first one everything that the others read is brought back and held, so that a step that fails has changed no state, and nothing is
 //! recomputed from a state that is already new.
 
-use super::world::{OpRecord, PoolWorld, TensorRecord, Work};
-use crate::{RuntimeError, device::Prepared, resolve::Region};
-use dtr::{Heuristic, Machine, Output, Program, TensorId};
+use super::{
+    layout::{Layout, Past},
+    script::Script,
+    world::{HostBytes, OpRecord, PoolWorld, TensorRecord, Work},
+};
+use crate::{
+    RuntimeError,
+    device::{Eager, Prepared},
+    resolve::Region,
+};
+use dtr::{
+    Heuristic, Machine, Output, Program, TensorId,
+    foresight::{self, Limits, Schedule, Straight},
+};
 use graph::{Facts, Graph, InputRole, Literal, NodeId, OpFacts, TensorType, ValueDef, ValueId};
 use ops::{Registry, Signature};
 use plan::{Rates, align};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 /// Recomputation that costs more than so many times the step itself ends it.
 pub(super) const PATIENCE: u64 = 64;
 
+/// The same where the whole step is known.
+const PLANNED_PATIENCE: u64 = 16;
+/// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
+const LARGE: usize = 3_000;
+/// Patience with those.
+const LARGE_PATIENCE: u64 = 4;
+
+fn machine(heuristic: Heuristic) -> Result<Machine, RuntimeError> {
+    let mut options = dtr::Options::new(u64::MAX, heuristic);
+    options.dealloc = dtr::Dealloc::Retire;
+    options.order_remats = true;
+    Machine::new(Program::new(), options).map_err(|e| bug(e.to_string()))
+}
+
 /// What is known of a node once its types are.
 pub(crate) struct NodeInfo {
-    facts: Facts,
-    cost: u64,
+    pub(super) facts: Facts,
+    pub(super) cost: u64,
     /// Its arithmetic is that of a matrix product: dear to repeat.
-    product: bool,
-    prepared: Option<Prepared>,
+    pub(super) product: bool,
+    pub(super) prepared: Option<Prepared>,
 }
 
 /// What outlives a run of a graph that does not change.
@@ -36,14 +61,47 @@ pub(crate) struct Surroundings {
     /// First byte of each state in the arena.
     pub(crate) states: BTreeMap<Arc<str>, u64>,
     pub(crate) rates: Rates,
+    /// Plans of programs of which more than sizes decides: the same decisions come again.
+    pub(crate) plans: Plans,
 }
 
-pub(crate) struct Executor<'d, 's> {
+/// The latest plans, with the programs and the bytes they are for.
+#[derive(Default)]
+pub(crate) struct Plans(Mutex<Vec<(Straight, u64, Arc<Schedule>)>>);
+
+/// How many of them.
+const PLANS: usize = 8;
+
+impl Plans {
+    fn find(&self, program: &Straight, budget: u64) -> Option<Arc<Schedule>> {
+        let all = self.0.lock().ok()?;
+        all.iter().rev().find(|(p, b, _)| *b == budget && p == program).map(|(_, _, s)| s.clone())
+    }
+
+    fn keep(&self, program: Straight, budget: u64, schedule: Arc<Schedule>) {
+        if let Ok(mut all) = self.0.lock() {
+            if all.len() == PLANS {
+                all.remove(0);
+            }
+            all.push((program, budget, schedule));
+        }
+    }
+}
+
+/// How a step was brought to its end.
+pub(crate) enum Done {
+    /// It is still to be played.
+    Planned(Script),
+    /// It ran; there its outputs are.
+    Online(Vec<Region>),
+}
+
+pub(crate) struct Executor<'d, 's: 'd> {
     machine: Machine,
     pub(crate) world: PoolWorld<'d>,
     around: &'s Surroundings,
     /// Elements of inputs, by [`host_key`].
-    host: &'s BTreeMap<String, Arc<[u8]>>,
+    host: &'s BTreeMap<String, &'s [u8]>,
     tensors: Vec<Option<TensorId>>,
     ran: Vec<bool>,
     infos: Infos,
@@ -51,20 +109,20 @@ pub(crate) struct Executor<'d, 's> {
     asked: Vec<ValueId>,
     /// How many times the cost of the step recomputation may take.
     patience: u64,
+    /// The least that the step is taken to cost.
+    step_cost: u64,
+    planning_ns: u64,
 }
 
-impl<'d, 's> Executor<'d, 's> {
+impl<'d, 's: 'd> Executor<'d, 's> {
     pub(crate) fn new(
         world: PoolWorld<'d>,
         around: &'s Surroundings,
-        host: &'s BTreeMap<String, Arc<[u8]>>,
+        host: &'s BTreeMap<String, &'s [u8]>,
         infos: Infos,
         patience: u64,
     ) -> Result<Self, RuntimeError> {
-        let mut options = dtr::Options::new(u64::MAX, Heuristic::DTR);
-        options.dealloc = dtr::Dealloc::Retire;
-        options.order_remats = true;
-        let machine = Machine::new(Program::new(), options).map_err(|e| bug(e.to_string()))?;
+        let machine = machine(Heuristic::DTR)?;
         Ok(Executor {
             machine,
             world,
@@ -75,12 +133,33 @@ impl<'d, 's> Executor<'d, 's> {
             infos,
             asked: Vec::new(),
             patience,
+            step_cost: 1_000_000,
+            planning_ns: 0,
         })
     }
 
     /// The figures of the machine.
     pub(crate) fn stats(&self) -> dtr::Stats {
         self.machine.stats()
+    }
+
+    /// The figures of what ran online.
+    pub(super) fn figures(&self) -> super::Figures {
+        let s = self.machine.stats();
+        super::Figures {
+            pool: self.world.report(),
+            firsts: s.firsts,
+            evictions: s.evictions - s.eager,
+            repeats: s.remats,
+            first_cost: s.first_cost,
+            repeat_cost: s.repeat_cost,
+            planning_ns: self.planning_ns,
+        }
+    }
+
+    /// What may be used again for the same graph, and the device.
+    pub(super) fn into_parts(self) -> (Infos, Option<&'d mut dyn Eager>) {
+        (self.infos, self.world.device)
     }
 
     /// What may be used again for the same graph.
@@ -161,14 +240,14 @@ impl<'d, 's> Executor<'d, 's> {
                     at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
                 (Work::Resident, Some(at))
             }
-            ValueDef::Constant(l) => (Work::Host(l.bytes().into()), None),
+            ValueDef::Constant(l) => (Work::Host(HostBytes::Constant(l.clone())), None),
             ValueDef::Input(i) => {
                 let role = g.inputs[*i as usize].role;
-                let given = self.host.get(host_key(role, &value.name)).cloned();
+                let given = self.host.get(host_key(role, &value.name)).copied();
                 let what = || format!("{} is not given", value.ty);
                 let given = given
                     .ok_or_else(|| RuntimeError::Input { name: value.name.to_string(), what: what() })?;
-                (Work::Host(given), None)
+                (Work::Host(HostBytes::Given(given)), None)
             }
         };
         let resident = matches!(work, Work::Resident);
@@ -214,7 +293,7 @@ impl<'d, 's> Executor<'d, 's> {
             e => bug(e.to_string()),
         })?;
         let stats = self.machine.stats();
-        if stats.repeat_cost > self.patience * stats.first_cost.max(1_000_000) {
+        if stats.repeat_cost > self.patience.saturating_mul(stats.first_cost.max(self.step_cost)) {
             return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
         }
         Ok(())
@@ -396,8 +475,8 @@ impl<'d, 's> Executor<'d, 's> {
         Ok(bytes)
     }
 
-    /// Runs all that outputs and commits need, and returns where the outputs lie.
-    pub(crate) fn finish(&mut self, g: &Graph) -> Result<Vec<Region>, RuntimeError> {
+    /// Plans all that outputs and commits need, or runs it.
+    pub(crate) fn finish(&mut self, g: &Graph) -> Result<Done, RuntimeError> {
         self.grow(g);
         let ends = g.states.iter().filter_map(|s| s.output);
         let mut needed = vec![false; g.nodes.len()];
@@ -418,6 +497,59 @@ impl<'d, 's> Executor<'d, 's> {
             if *n == 0 {
                 self.let_go(g, ValueId(i as u32))?;
             }
+        }
+        let start = std::time::Instant::now();
+        let planned = self.planned(g, &needed);
+        self.planning_ns = start.elapsed().as_nanos() as u64;
+        if let Some(script) = planned? {
+            return Ok(Done::Planned(script));
+        }
+        self.online(g, needed, uses).map(Done::Online)
+    }
+
+    /// The step planned ahead, if the planner finds a way.
+    fn planned(&mut self, g: &Graph, needed: &[bool]) -> Result<Option<Script>, RuntimeError> {
+        let (mut nodes, mut commits) = (Vec::new(), Vec::new());
+        for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
+            let n = NodeId(i as u32);
+            let info = self.info(g, n)?;
+            let list = if info.facts.commits.is_empty() { &mut nodes } else { &mut commits };
+            list.push((n, info));
+        }
+        let first = nodes.len();
+        nodes.extend(commits);
+        let past = Past { world: &self.world, tensors: &self.tensors, ran: &self.ran };
+        let layout = Layout::new(g, &nodes, first, self.around, past)?;
+        let budget = self.world.pool.bytes();
+        if let Some(schedule) = self.around.plans.find(&layout.program, budget) {
+            return Script::new(g, &layout, &schedule, &self.world).map(Some);
+        }
+        let first_cost = layout.program.steps.iter().map(|s| s.cost).sum::<u64>();
+        let patience = self.patience.min(PLANNED_PATIENCE);
+        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
+        let Ok(schedule) = foresight::plan(&layout.program, limits) else { return Ok(None) };
+        let script = Script::new(g, &layout, &schedule, &self.world)?;
+        if !self.asked.is_empty() {
+            self.around.plans.keep(layout.program, budget, Arc::new(schedule));
+        }
+        Ok(Some(script))
+    }
+
+    /// Decides as ops come: where the planner sees no way, nested recomputation in another order may find one.
+    fn online(
+        &mut self,
+        g: &Graph,
+        needed: Vec<bool>,
+        mut uses: Vec<u32>,
+    ) -> Result<Vec<Region>, RuntimeError> {
+        self.patience = self.patience.min(PLANNED_PATIENCE);
+        if g.nodes.len() > LARGE && self.world.ops.is_empty() {
+            self.machine = machine(Heuristic::DTR_EQ)?;
+            self.patience = self.patience.min(LARGE_PATIENCE);
+        }
+        self.step_cost = 0;
+        for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
+            self.step_cost += self.info(g, NodeId(i as u32))?.cost;
         }
         let mut commits = Vec::new();
         for (i, needed) in needed.into_iter().enumerate() {
@@ -500,12 +632,12 @@ pub(crate) fn host_key(role: InputRole, name: &str) -> &str {
     }
 }
 
-fn all_views(facts: &Facts, g: &Graph, n: NodeId) -> bool {
+pub(super) fn all_views(facts: &Facts, g: &Graph, n: NodeId) -> bool {
     let outputs = g.node(n).outputs.len();
     outputs > 0 && facts.views.len() == outputs
 }
 
-fn size(ty: &TensorType) -> Option<u64> {
+pub(super) fn size(ty: &TensorType) -> Option<u64> {
     ty.bytes().filter(|b| *b <= 1 << 48)
 }
 

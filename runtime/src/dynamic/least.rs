@@ -1,11 +1,11 @@
 //! The least pool in which a graph runs, by running it without a device.
 
 use super::{
-    executor::{Executor, Infos, Surroundings},
+    executor::{Done, Executor, Infos, Surroundings},
     world::PoolWorld,
 };
 use graph::{Graph, ValueId};
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 /// Steps of the search: the figure is within a 256th of the whole.
 const STEPS: u32 = 8;
@@ -17,7 +17,7 @@ const REPEATS: u64 = 4;
 pub(super) fn least_pool(
     graph: &Graph,
     around: &Surroundings,
-    host: &BTreeMap<String, Arc<[u8]>>,
+    host: &BTreeMap<String, &[u8]>,
     asked: &[ValueId],
     small: u64,
 ) -> Option<u64> {
@@ -25,11 +25,16 @@ pub(super) fn least_pool(
     let mut enough = |pool: u64| -> Option<u64> {
         let world = PoolWorld::new(None, 0, pool, false);
         let mut e = Executor::new(world, around, host, infos.clone(), REPEATS).ok()?;
-        let done = e.ask_again(graph, asked).and_then(|()| e.finish(graph)).is_ok();
-        let peak = e.world.report().peak;
-        let stats = e.stats();
+        let done = e.ask_again(graph, asked).and_then(|()| e.finish(graph));
+        let (mut peak, stats) = (e.world.report().peak, e.stats());
         infos = e.into_infos();
-        (done && stats.repeat_cost <= REPEATS * stats.first_cost).then_some(peak)
+        let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
+        if let Done::Planned(script) = done.ok()? {
+            first += script.first_cost;
+            repeat += script.repeat_cost;
+            peak = peak.max(script.peak);
+        }
+        (repeat <= REPEATS * first).then_some(peak)
     };
     let mut high = plan::align(enough(1 << 48)?);
     // The peak alone says nothing of gaps.

@@ -6,8 +6,10 @@
 //! own, so that the bits are those of a plan for the same sizes.
 
 mod executor;
+mod layout;
 mod least;
 mod pool;
+mod script;
 mod world;
 
 pub use world::{Holder, PoolReport};
@@ -17,9 +19,10 @@ use crate::{
     device::{Device, Eager},
     resolve::Region,
 };
-use executor::{Executor, Infos, PATIENCE, Surroundings, bug, host_key};
+use executor::{Done, Executor, Infos, PATIENCE, Plans, Surroundings, bug, host_key};
 use graph::{Bindings, Graph, InputRole, TensorType};
 use plan::{Plan, ProgramKind, Rates};
+use script::Script;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 use trace::{Limits, Recipe};
 use world::PoolWorld;
@@ -42,6 +45,10 @@ pub struct DynamicReport {
     pub remats: u64,
     /// Estimated cost of the repetitions over that of the first executions, in thousandths.
     pub extra_permille: u64,
+    /// Estimated time of the first executions.
+    pub estimated_ns: u64,
+    /// What planning this step took; 0 where a plan was kept.
+    pub planning_ns: u64,
 }
 
 /// A pool that is too small: what was asked of it when nothing more could go.
@@ -110,7 +117,16 @@ pub(crate) struct DynamicProgram {
     inputs: Vec<(String, InputRole, TensorType)>,
     around: Surroundings,
     /// Steps for sizes that came before, the latest last, where nothing but sizes decides.
-    kept: Vec<(Key, Arc<Graph>, Infos)>,
+    kept: Vec<Kept>,
+}
+
+/// A step that was made for sizes that may come again.
+struct Kept {
+    key: Key,
+    graph: Arc<Graph>,
+    infos: Infos,
+    /// What the device does, if it was planned.
+    script: Option<Script>,
 }
 
 impl DynamicProgram {
@@ -150,7 +166,7 @@ impl DynamicProgram {
             pool,
             kind: program.kind,
             inputs: g.inputs.iter().map(input).collect(),
-            around: Surroundings { states, rates },
+            around: Surroundings { states, rates, plans: Plans::default() },
             kept: Vec::new(),
         }
     }
@@ -178,18 +194,27 @@ impl DynamicProgram {
         limit: u64,
     ) -> Result<StepResult, RuntimeError> {
         let (key, bindings) = self.bind(inputs)?;
-        let host = self.host(inputs);
-        let at = self.kept.iter().position(|(k, _, _)| *k == key);
+        let scalars = Scalars::new(inputs);
+        let host = scalars.host(inputs);
+        let at = self.kept.iter().position(|k| k.key == key);
         let kept = at.map(|i| self.kept.remove(i));
-        let (pool, work) = (self.pool.0, self.pool.1.min(limit.saturating_sub(self.pool.0)));
+        let (base, bytes) = (self.pool.0, self.pool.1.min(limit.saturating_sub(self.pool.0)));
         let mut made = None;
-        let mut result = None;
+        let (mut result, mut fresh) = (None, None);
         let outcome = device.eager(&mut |eager| {
-            let world = PoolWorld::new(Some(eager), pool, work, options.check_recompute);
-            let infos = kept.as_ref().map(|(_, _, i)| i.clone()).unwrap_or_default();
+            if let Some(kept) = &kept
+                && let Some(script) = kept.script.as_ref().filter(|s| s.pool == (base, bytes))
+            {
+                check_labels(&kept.graph, inputs)?;
+                script.play(&kept.graph, eager, &host, options.check_recompute)?;
+                result = Some(collect(&kept.graph, script.results(), eager, report(script)));
+                return Ok(());
+            }
+            let world = PoolWorld::new(Some(eager), base, bytes, options.check_recompute);
+            let infos = kept.as_ref().map(|k| k.infos.clone()).unwrap_or_default();
             let mut e = Executor::new(world, &self.around, &host, infos, PATIENCE)?;
             let (graph, asked) = match &kept {
-                Some((_, g, _)) => (g.clone(), false),
+                Some(k) => (k.graph.clone(), false),
                 None => {
                     let (g, asked) = self.make(&mut e, &bindings)?;
                     (Arc::new(g), asked)
@@ -197,17 +222,36 @@ impl DynamicProgram {
             };
             made = Some((graph.clone(), e.asked().to_vec()));
             check_labels(&graph, inputs)?;
-            let regions = e.finish(&graph)?;
-            result = Some(collect(&graph, &regions, &mut e));
-            let infos = e.into_infos();
-            if !asked {
-                self.kept.push((key.clone(), graph, infos));
-                if self.kept.len() > KEPT {
-                    self.kept.remove(0);
+            let done = e.finish(&graph)?;
+            let mut figures = e.figures();
+            let (mut infos, eager) = e.into_parts();
+            let eager = eager.ok_or_else(|| bug("a step without a device".to_owned()))?;
+            let script = match done {
+                Done::Planned(script) => {
+                    script.play(&graph, eager, &host, options.check_recompute)?;
+                    figures.add(report(&script));
+                    result = Some(collect(&graph, script.results(), eager, figures));
+                    // The script holds what it needs of them.
+                    infos = Infos::default();
+                    Some(script)
                 }
+                Done::Online(regions) => {
+                    result = Some(collect(&graph, &regions, eager, figures));
+                    None
+                }
+            };
+            if !asked {
+                fresh = Some(Kept { key: key.clone(), graph, infos, script });
             }
             Ok(())
         });
+        // A step that was refused for its data may be given others.
+        if let Some(kept) = fresh.or(kept) {
+            self.kept.push(kept);
+            if self.kept.len() > KEPT {
+                self.kept.remove(0);
+            }
+        }
         match outcome {
             Ok(()) => result.ok_or_else(|| bug("a step without results".to_owned())),
             Err(RuntimeError::PoolFull(mut full)) => {
@@ -271,17 +315,6 @@ impl DynamicProgram {
         Ok((key, bindings))
     }
 
-    /// The inputs' elements by [`host_key`].
-    fn host(&self, inputs: &StepInputs<'_>) -> BTreeMap<String, Arc<[u8]>> {
-        let mut host: BTreeMap<String, Arc<[u8]>> =
-            inputs.data.iter().map(|(n, b)| ((*n).to_owned(), Arc::from(*b))).collect();
-        let mut scalar = |role, bytes: Arc<[u8]>| host.insert(host_key(role, "").to_owned(), bytes);
-        scalar(InputRole::LearningRate, Arc::from(inputs.learning_rate.to_le_bytes()));
-        scalar(InputRole::Step, Arc::from(inputs.step.to_le_bytes()));
-        scalar(InputRole::Seed, Arc::from(inputs.seed.to_le_bytes()));
-        host
-    }
-
     /// The step's graph, and whether it depends on more than sizes.
     fn make(&self, e: &mut Executor<'_, '_>, bindings: &Bindings) -> Result<(Graph, bool), RuntimeError> {
         let recipe = match &self.origin {
@@ -337,23 +370,88 @@ fn check_labels(graph: &Graph, inputs: &StepInputs<'_>) -> Result<(), RuntimeErr
     Ok(())
 }
 
+/// What a step reads beside its data.
+struct Scalars {
+    learning_rate: [u8; 4],
+    step: [u8; 8],
+    seed: [u8; 8],
+}
+
+impl Scalars {
+    fn new(inputs: &StepInputs<'_>) -> Scalars {
+        Scalars {
+            learning_rate: inputs.learning_rate.to_le_bytes(),
+            step: inputs.step.to_le_bytes(),
+            seed: inputs.seed.to_le_bytes(),
+        }
+    }
+
+    /// The inputs' elements by [`host_key`].
+    fn host<'a>(&'a self, inputs: &StepInputs<'a>) -> BTreeMap<String, &'a [u8]> {
+        let mut host: BTreeMap<String, &[u8]> =
+            inputs.data.iter().map(|(n, b)| ((*n).to_owned(), *b)).collect();
+        let mut scalar = |role, bytes: &'a [u8]| host.insert(host_key(role, "").to_owned(), bytes);
+        scalar(InputRole::LearningRate, &self.learning_rate);
+        scalar(InputRole::Step, &self.step);
+        scalar(InputRole::Seed, &self.seed);
+        host
+    }
+}
+
+/// What an online run, a script or both did.
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    pool: PoolReport,
+    firsts: u64,
+    evictions: u64,
+    repeats: u64,
+    first_cost: u64,
+    repeat_cost: u64,
+    planning_ns: u64,
+}
+
+impl Figures {
+    fn add(&mut self, other: Figures) {
+        self.pool.peak = self.pool.peak.max(other.pool.peak);
+        self.pool.moved += other.pool.moved;
+        self.firsts += other.firsts;
+        self.evictions += other.evictions;
+        self.repeats += other.repeats;
+        self.first_cost += other.first_cost;
+        self.repeat_cost += other.repeat_cost;
+        self.planning_ns += other.planning_ns;
+    }
+}
+
+/// The figures of a script.
+fn report(s: &Script) -> Figures {
+    Figures {
+        pool: PoolReport { peak: s.peak, moved: s.moved },
+        firsts: s.firsts,
+        evictions: s.evictions,
+        repeats: s.repeats,
+        first_cost: s.first_cost,
+        repeat_cost: s.repeat_cost,
+        planning_ns: 0,
+    }
+}
+
 /// The outputs' elements and the figures of the run.
-fn collect(graph: &Graph, regions: &[Region], e: &mut Executor<'_, '_>) -> StepResult {
+fn collect(graph: &Graph, regions: &[Region], device: &dyn Eager, f: Figures) -> StepResult {
     let mut outputs = Vec::new();
     for (v, region) in graph.outputs.iter().zip(regions) {
         let mut bytes = vec![0; region.len as usize];
-        if let Some(device) = e.world.device.as_deref_mut() {
-            Eager::read(device, region.offset, &mut bytes);
-        }
+        device.read(region.offset, &mut bytes);
         outputs.push((graph.value(*v).name.to_string(), graph.ty(*v).clone(), bytes));
     }
-    let stats = e.stats();
     let dynamic = DynamicReport {
-        pool: e.world.report(),
-        nodes: stats.firsts,
-        evictions: stats.evictions - stats.eager,
-        remats: stats.remats,
-        extra_permille: stats.repeat_cost.saturating_mul(1000) / stats.first_cost.max(1),
+        pool: f.pool,
+        nodes: f.firsts,
+        evictions: f.evictions,
+        remats: f.repeats,
+        extra_permille: f.repeat_cost.saturating_mul(1000) / f.first_cost.max(1),
+        estimated_ns: f.first_cost,
+        planning_ns: f.planning_ns,
     };
     StepResult { outputs, report: RunReport { dynamic: Some(dynamic), ..RunReport::default() } }
 }

@@ -7,15 +7,23 @@ use crate::{
     resolve::Region,
 };
 use dtr::{Event, OpId};
+use graph::Literal;
 use plan::align;
 use std::{collections::BTreeMap, sync::Arc};
 
+/// Bytes of the host.
+pub(crate) enum HostBytes<'d> {
+    /// What the step is given.
+    Given(&'d [u8]),
+    Constant(Literal),
+}
+
 /// How an op comes to its outputs.
-pub(crate) enum Work {
+pub(crate) enum Work<'d> {
     /// They lie outside of the pool.
     Resident,
     /// A copy from the host.
-    Host(Arc<[u8]>),
+    Host(HostBytes<'d>),
     /// Views of arguments.
     View,
     /// A kernel; `None` when only memory is simulated.
@@ -23,8 +31,8 @@ pub(crate) enum Work {
 }
 
 /// An op of the machine's program.
-pub(crate) struct OpRecord {
-    pub(crate) work: Work,
+pub(crate) struct OpRecord<'d> {
+    pub(crate) work: Work<'d>,
     /// Arguments by position; `None` for one left out.
     pub(crate) inputs: Vec<Option<u32>>,
     /// First output tensor.
@@ -89,7 +97,7 @@ pub(crate) struct PoolWorld<'d> {
     pub(crate) pool: Pool,
     /// First byte of the pool in the arena.
     base: u64,
-    pub(crate) ops: Vec<OpRecord>,
+    pub(crate) ops: Vec<OpRecord<'d>>,
     pub(crate) tensors: Vec<TensorRecord>,
     pub(crate) storages: Vec<StorageRecord>,
     /// Where the op that was last asked about will be placed.
@@ -124,6 +132,11 @@ impl<'d> PoolWorld<'d> {
             ran: Vec::new(),
             hashes: check.then(BTreeMap::new),
         }
+    }
+
+    /// First byte of the pool in the arena.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
     }
 
     pub(crate) fn report(&self) -> PoolReport {
@@ -182,7 +195,7 @@ impl<'d> PoolWorld<'d> {
     }
 
     /// Bytes of the places that an op's outputs need.
-    fn outputs_bytes(&self, op: &OpRecord, first: bool) -> u64 {
+    fn outputs_bytes(&self, op: &OpRecord<'_>, first: bool) -> u64 {
         let shared = op.over.filter(|_| first).map(|(o, _)| op.first + o);
         let own = (op.first..op.first + op.outputs).filter(|t| Some(*t) != shared);
         let own = own.map(|t| self.tensors[t as usize].storage).filter(|s| self.is_own(op, *s));
@@ -190,7 +203,7 @@ impl<'d> PoolWorld<'d> {
     }
 
     /// Whether a storage is made by this op, not a view on an argument's.
-    fn is_own(&self, op: &OpRecord, storage: u32) -> bool {
+    fn is_own(&self, op: &OpRecord<'_>, storage: u32) -> bool {
         !op.inputs.iter().flatten().any(|i| self.tensors[*i as usize].storage == storage)
     }
 
@@ -232,7 +245,8 @@ impl<'d> PoolWorld<'d> {
             |what: String| RuntimeError::Kernel { node: op.name.to_string(), op: op.op.to_string(), what };
         if let Some(device) = self.device.as_deref_mut() {
             match &op.work {
-                Work::Host(bytes) => device.write(outputs[0].offset, bytes),
+                Work::Host(HostBytes::Given(bytes)) => device.write(outputs[0].offset, bytes),
+                Work::Host(HostBytes::Constant(l)) => device.write(outputs[0].offset, l.bytes()),
                 Work::Kernel(Some(kernel)) => {
                     let mut inputs = Vec::with_capacity(op.inputs.len());
                     for i in &op.inputs {
