@@ -226,8 +226,16 @@ impl<'i, 'a> Session<'i, 'a> {
             if candidate.score.peak > budget {
                 break;
             }
-            let placed = self.place(&candidate.sequence, budget, Limits::quick());
-            let arena = placed.arena(self.index.problem);
+            let mut placed = self.place(&candidate.sequence, budget, Limits::quick());
+            // A plan that nearly fits is worth more than a search for one with less.
+            let near = |p: &Placed| {
+                p.arena(problem) > budget
+                    && p.arena(problem) - budget < budget.saturating_sub(problem.resident) / 32
+            };
+            if near(&placed) && !self.options.live_bytes_only {
+                placed = self.place(&candidate.sequence, budget, KEEP_ALL);
+            }
+            let arena = placed.arena(problem);
             if arena <= budget || self.options.live_bytes_only {
                 let time = placed.replay.time;
                 if best.as_ref().is_none_or(|b| time < b.1.replay.time) {
@@ -390,12 +398,12 @@ impl<'i, 'a> Session<'i, 'a> {
         self.report("local search", budget, &improved);
         let best = improved.into_iter().min_by_key(|c| c.score.key(budget));
         let Some(best) = best else { return self.keep_all.clone() };
-        if at_bound(&best) {
+        if hopeless || at_bound(&best) {
             return best;
         }
         let context = &mut self.context;
-        let found = ilp_windows::improve(context, &best, if large { share / 4 } else { share });
-        self.report("windows", budget, std::slice::from_ref(&found));
+        let found = ilp_windows::improve(context, &best, if large { share / 8 } else { share });
+        self.report("local search", budget, std::slice::from_ref(&found));
         let far = found.score.time.saturating_sub(base).saturating_sub(bound.extra_time) > base / FAR;
         if !far {
             return found;

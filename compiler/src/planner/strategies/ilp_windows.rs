@@ -44,7 +44,7 @@ pub(crate) fn improve(context: &mut Context<'_, '_>, start: &Candidate, work: u6
             found = neighbourhood::improve(context, &found, HEAT, work / REPAIRS, turn as u64);
         }
         if found.score.key(context.budget) < best.score.key(context.budget) {
-            best = found;
+            best = Candidate { strategy: "windows", ..found };
             idle = 0;
         }
     }

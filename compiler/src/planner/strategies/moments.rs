@@ -89,7 +89,7 @@ impl<'i, 'a> Scene<'i, 'a> {
 
     /// The place for whose sake a step runs: that of the next first execution.
     pub(crate) fn place_of(&self, step: u32) -> u32 {
-        (self.steps.partition_point(|&s| s < step) as u32).min(self.order.len() as u32 - 1)
+        (self.steps.partition_point(|&s| s < step) as u32).min((self.order.len() as u32).saturating_sub(1))
     }
 
     /// Whether a group made before a moment is live there.
