@@ -428,6 +428,18 @@ impl<'a> Evaluator<'a> {
         score
     }
 
+    /// Live bytes at each step of the sequence evaluated last, with the scratch memory of the fastest implementations.
+    pub(crate) fn live_bytes(&self) -> Vec<Bytes> {
+        let mut live = self.index.problem.resident as i64;
+        let steps = self.sequence.iter().zip(&self.change);
+        steps
+            .map(|(&node, &change)| {
+                live += change;
+                live as Bytes + self.index.workspace[node as usize]
+            })
+            .collect()
+    }
+
     fn root(&self, mut storage: u32) -> u32 {
         while self.stored[storage as usize].into != storage {
             storage = self.stored[storage as usize].into;

@@ -12,8 +12,8 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, dtr_seeds, exact, hindsight, keep_all, local_search, neighbourhood,
-    sequence_search, square_root, window_repair,
+    Candidate, Context, best_cut, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
+    neighbourhood, sequence_search, square_root, window_repair,
 };
 
 /// Work on each printed bound.
@@ -27,6 +27,8 @@ const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch:
 const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
 const RUNGS: u64 = 24;
+/// A plan by more than this part of the base time above the bound is worth another search.
+const FAR: Nanos = 200;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
 
@@ -224,8 +226,16 @@ impl<'i, 'a> Session<'i, 'a> {
             if candidate.score.peak > budget {
                 break;
             }
-            let placed = self.place(&candidate.sequence, budget, Limits::quick());
-            let arena = placed.arena(self.index.problem);
+            let mut placed = self.place(&candidate.sequence, budget, Limits::quick());
+            // A plan that nearly fits is worth more than a search for one with less.
+            let near = |p: &Placed| {
+                p.arena(problem) > budget
+                    && p.arena(problem) - budget < budget.saturating_sub(problem.resident) / 32
+            };
+            if near(&placed) && !self.options.live_bytes_only {
+                placed = self.place(&candidate.sequence, budget, KEEP_ALL);
+            }
+            let arena = placed.arena(problem);
             if arena <= budget || self.options.live_bytes_only {
                 let time = placed.replay.time;
                 if best.as_ref().is_none_or(|b| time < b.1.replay.time) {
@@ -344,7 +354,11 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut starts = best_per_strategy(seeds, budget);
         let large = self.index.given.len() > LARGE;
         starts.truncate(if round == 0 && !large { 4 } else { 2 });
-        let share = if hopeless || round > 0 { self.context.work / 4 } else { self.context.work };
+        let share = match (hopeless || round > 0, large || hopeless) {
+            (false, _) => self.context.work,
+            (true, false) => self.context.work / 2,
+            (true, true) => self.context.work / 4,
+        };
         let heat = 1.0;
         // Long searches gain most late: there the best start gets most.
         let early = if large { share / 4 } else { share / 2 };
@@ -383,7 +397,19 @@ impl<'i, 'a> Session<'i, 'a> {
         }
         self.report("local search", budget, &improved);
         let best = improved.into_iter().min_by_key(|c| c.score.key(budget));
-        best.unwrap_or_else(|| self.keep_all.clone())
+        let Some(best) = best else { return self.keep_all.clone() };
+        if hopeless || at_bound(&best) {
+            return best;
+        }
+        let context = &mut self.context;
+        let found = ilp_windows::improve(context, &best, if large { share / 8 } else { share });
+        self.report("local search", budget, std::slice::from_ref(&found));
+        let far = found.score.time.saturating_sub(base).saturating_sub(bound.extra_time) > base / FAR;
+        if !far {
+            return found;
+        }
+        let more = if large { share } else { share / 2 };
+        neighbourhood::improve(&mut self.context, &found, heat / 2.0, more, 2000 + 16 * round)
     }
 
     /// An effort in proportion to the work that the caller grants.

@@ -11,6 +11,7 @@ mod driver;
 pub mod import_json;
 pub mod import_log;
 mod index;
+mod integer_program;
 pub mod offsets;
 mod order;
 pub mod outcome;

@@ -9,8 +9,8 @@ use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
 use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
 use super::strategies::{
-    Context, Random, dtr_seeds, hindsight, keep_all, local_search, neighbourhood, sequence_search,
-    square_root, window_repair,
+    Context, Random, dtr_seeds, hindsight, ilp_windows, keep_all, local_search, neighbourhood,
+    sequence_search, square_root, window_repair,
 };
 use super::timeline::Timeline;
 
@@ -191,6 +191,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             all.push(sequence_search::improve(&mut context, &start, 0.3, 20_000, 1));
             all.extend(keep_all::improve_many(&mut context, start.clone()));
             all.push(neighbourhood::improve(&mut context, &start, 0.3, 20_000, 1));
+            all.push(ilp_windows::improve(&mut context, &start, 200_000));
             for candidate in all {
                 let schedule = assemble(&problem, &candidate.sequence, budget);
                 let name = candidate.strategy;
@@ -205,6 +206,52 @@ fn every_strategy_is_lawful_and_scored_exactly() {
         }
     }
     assert!(candidates > 2_000 && recomputing > 500, "{candidates} candidates, {recomputing} recompute");
+}
+
+#[test]
+fn windows_improve_what_checkpoints_leave() {
+    let (mut improved, mut tried) = (0, 0);
+    for seed in 0..24 {
+        let problem = random_problem(500 + seed, 40);
+        let index = Index::new(&problem).expect("well formed");
+        let peak = keep_all::run(&mut context(&index, 0)).score.peak;
+        let (floor, _) = working_set_bound(&index);
+        let budget = floor + (peak - floor) / 2;
+        let mut context = context(&index, budget);
+        for start in square_root::run(&mut context) {
+            let found = ilp_windows::improve(&mut context, &start, 400_000);
+            assert!(found.score.key(budget) <= start.score.key(budget), "seed {seed}");
+            replay(&problem, &assemble(&problem, &found.sequence, budget))
+                .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            improved += usize::from(found.score.key(budget) < start.score.key(budget));
+            tried += 1;
+        }
+    }
+    assert!(improved * 4 > tried, "{improved} of {tried}");
+}
+
+#[test]
+fn hindsight_keeps_within_its_work_on_long_chains() {
+    let mut build = Build::new();
+    let mut forward = Vec::new();
+    for _ in 0..1_500 {
+        let read: Vec<u32> = forward.last().copied().into_iter().collect();
+        let node = build.bare(&read, 1);
+        forward.push(build.output(node, 1));
+    }
+    let mut gradient = None;
+    for &value in forward.iter().rev() {
+        let read: Vec<u32> = gradient.into_iter().chain([value]).collect();
+        let node = build.bare(&read, 1);
+        gradient = Some(build.output(node, 1));
+        build.0.nodes[node as usize].required = true;
+    }
+    let index = Index::new(&build.0).expect("well formed");
+    let mut context = context(&index, 300);
+    let before = context.evaluator.work;
+    hindsight::run(&mut context);
+    let spent = context.evaluator.work - before;
+    assert!(spent <= context.work, "{spent} of {}", context.work);
 }
 
 #[test]

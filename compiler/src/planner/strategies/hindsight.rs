@@ -18,10 +18,16 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     }
     let orders: Vec<Vec<u32>> = context.orders.iter().take(2).cloned().collect();
     let spare = context.budget.saturating_sub(index.problem.resident);
+    // Each eviction looks at all that is live, so that long chains of small values would take as long as the whole search.
+    let end = context.evaluator.work + context.work / 4;
     for order in &orders {
         for part in [16, 15, 14, 13, 12] {
             let budget = index.problem.resident + spare / 16 * part + spare % 16;
-            let Some(trace) = Online::new(index, order, budget).run() else { continue };
+            let mut online = Online::new(index, order, budget);
+            online.work = end.saturating_sub(context.evaluator.work);
+            let (trace, left) = online.run();
+            context.evaluator.work = end.saturating_sub(left).max(context.evaluator.work);
+            let Some(trace) = trace else { continue };
             context.evaluator.work += 4 * trace.len() as u64;
             let genome = from_sequence(index, &trace);
             let trace = sequence_search::drop_unread(index, &trace, context.keep_order);
@@ -109,6 +115,8 @@ struct Online<'i, 'a> {
     next_use: Vec<u32>,
     trace: Vec<u32>,
     place: u32,
+    /// Groups that may still be looked at.
+    work: u64,
 }
 
 impl<'i, 'a> Online<'i, 'a> {
@@ -133,13 +141,19 @@ impl<'i, 'a> Online<'i, 'a> {
             next_use: (0..index.groups() as u32).map(|g| index.group_edges.range(g).start as u32).collect(),
             trace: Vec::new(),
             place: 0,
+            work: u64::MAX,
             index,
             order,
         }
     }
 
-    /// The trace, or none if it runs away.
-    fn run(mut self) -> Option<Vec<u32>> {
+    /// The trace, or none if it runs away or out of work; and the work left.
+    fn run(mut self) -> (Option<Vec<u32>>, u64) {
+        let finished = self.walk();
+        (finished.then_some(self.trace), self.work)
+    }
+
+    fn walk(&mut self) -> bool {
         let index = self.index;
         let end = index.nodes() as u32;
         let limit = 12 * index.given.len() + 64;
@@ -150,8 +164,11 @@ impl<'i, 'a> Online<'i, 'a> {
             self.lock(node, 1);
             for &value in inputs {
                 if !self.available[value as usize] && !self.demand(value, limit) {
-                    return None;
+                    return false;
                 }
+            }
+            if self.work == 0 {
+                return false;
             }
             if node != end {
                 self.execute(node);
@@ -167,7 +184,7 @@ impl<'i, 'a> Online<'i, 'a> {
                 }
             }
         }
-        Some(self.trace)
+        true
     }
 
     fn made_groups(&self, node: u32) -> Vec<u32> {
@@ -209,7 +226,7 @@ impl<'i, 'a> Online<'i, 'a> {
         let mut stack = vec![index.producer[value as usize]];
         self.lock(stack[0], 1);
         while let Some(&node) = stack.last() {
-            if self.trace.len() > limit {
+            if self.trace.len() > limit || self.work == 0 {
                 return false;
             }
             let missing = index.inputs.row(node).iter().find(|&&v| !self.available[v as usize]);
@@ -234,6 +251,7 @@ impl<'i, 'a> Online<'i, 'a> {
         let need: Bytes =
             fresh.map(|&g| index.group_bytes[g as usize]).sum::<Bytes>() + index.workspace[node as usize];
         while self.used + need > self.budget {
+            self.work = self.work.saturating_sub(4 * self.pool.len() as u64);
             let Some(group) = self.victim() else { break };
             self.evict(group);
         }
