@@ -4,6 +4,7 @@
 //! the simulated one ([`sim`]) runs the same kernel sources on the CPU and proves that accesses are ordered. [`Compiler`] is the other half
 //! of the seam: NVRTC makes cubins ([`nvrtc`]), the system's C++ compiler makes what the simulated driver runs ([`sim::HostCompiler`]).
 
+mod args;
 mod cache;
 mod driver;
 pub mod nvrtc;
@@ -11,11 +12,16 @@ pub mod profile;
 pub mod real;
 pub mod search;
 pub mod sim;
+mod single;
+mod status;
 mod unit;
 
+pub use args::{Places, encode};
 pub use cache::Cache;
 pub use driver::{
     Access, DeviceInfo, Driver, DriverError, Event, Function, GraphExec, Memory, Module, Read, Stream, Tag,
     Write,
 };
+pub use single::evaluate;
+pub use status::Status;
 pub use unit::{CompileError, Compiler, Image, Unit};

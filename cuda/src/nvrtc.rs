@@ -125,7 +125,7 @@ impl Nvrtc {
         let options = options.iter().map(|o| text(o)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let (source, name) = (text(&unit.text)?, text(&unit.name)?);
-        let (header, include) = (text(ops::cuda::DEVICE_HEADER)?, text("dtrc_device.h")?);
+        let (header, include) = (text(&unit.headers[0])?, text("dtrc_device.h")?);
         let (headers, includes) = ([header.as_ptr()], [include.as_ptr()]);
         let mut program: Program = std::ptr::null_mut();
         let f = &self.functions;

@@ -1,7 +1,7 @@
 //! What is compiled: a source with macros, for an architecture.
 
 use ops::cuda::Launch;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A source with its macros. Launches that share one share a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -12,6 +12,8 @@ pub struct Unit {
     pub text: String,
     /// Macros, in order.
     pub defines: Vec<(String, String)>,
+    /// What it includes: `dtrc_device.h`, and on the CPU `dtrc_host.h`.
+    pub headers: [String; 2],
 }
 
 impl Unit {
@@ -21,6 +23,21 @@ impl Unit {
             name: launch.source.name.to_owned(),
             text: launch.source.text.to_owned(),
             defines: launch.defines.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect(),
+            headers: [ops::cuda::DEVICE_HEADER.to_owned(), ops::cuda::HOST_HEADER.to_owned()],
+        }
+    }
+
+    /// The same unit with its texts as they are now below a folder (`ops/src`): tests see a changed kernel without building.
+    #[must_use]
+    pub fn reread(&self, folder: &Path) -> Unit {
+        let read = |file: &str, or: &str| {
+            std::fs::read_to_string(folder.join(file)).unwrap_or_else(|_| or.to_owned())
+        };
+        let [device, host] = &self.headers;
+        Unit {
+            text: read(&self.name, &self.text),
+            headers: [read("cuda/dtrc_device.h", device), read("cuda/dtrc_host.h", host)],
+            ..self.clone()
         }
     }
 
@@ -33,7 +50,7 @@ impl Unit {
     pub fn hash(&self) -> blake3::Hash {
         let mut h = blake3::Hasher::new();
         let defines = self.defines.iter().flat_map(|(n, v)| [n.as_str(), v.as_str()]);
-        let parts = [ops::cuda::DEVICE_HEADER, ops::cuda::HOST_HEADER, &self.name, &self.text];
+        let parts = [&*self.headers[0], &self.headers[1], &self.name, &self.text];
         for part in parts.into_iter().chain(defines) {
             h.update(&(part.len() as u64).to_le_bytes());
             h.update(part.as_bytes());

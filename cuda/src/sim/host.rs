@@ -1,7 +1,6 @@
 //! Kernels as shared libraries for the CPU.
 
 use crate::{CompileError, Compiler, Image, Unit};
-use ops::cuda::{DEVICE_HEADER, HOST_HEADER};
 use std::{
     collections::BTreeMap,
     ffi::c_void,
@@ -15,6 +14,7 @@ use std::{
 pub struct HostCompiler {
     compiler: String,
     folder: PathBuf,
+    sources: Option<PathBuf>,
 }
 
 impl HostCompiler {
@@ -22,7 +22,13 @@ impl HostCompiler {
     pub fn new(folder: &Path) -> HostCompiler {
         let compiler =
             std::env::var("CXX").ok().filter(|c| !c.is_empty()).unwrap_or_else(|| "c++".to_owned());
-        HostCompiler { compiler, folder: folder.to_owned() }
+        HostCompiler { compiler, folder: folder.to_owned(), sources: None }
+    }
+
+    /// Sources are read below a folder (`ops/src`) instead of taken from this program; see [`Unit::reread`].
+    #[must_use]
+    pub fn reading(self, folder: &Path) -> HostCompiler {
+        HostCompiler { sources: Some(folder.to_owned()), ..self }
     }
 
     /// Whether there is a compiler.
@@ -34,9 +40,9 @@ impl HostCompiler {
         let text = |e: std::io::Error| e.to_string();
         let work = tempfile::tempdir_in(&self.folder).map_err(text)?;
         for (name, contents) in [
-            ("dtrc_device.h", DEVICE_HEADER),
-            ("dtrc_host.h", HOST_HEADER),
-            ("kernels.cpp", unit.text.as_str()),
+            ("dtrc_device.h", &unit.headers[0]),
+            ("dtrc_host.h", &unit.headers[1]),
+            ("kernels.cpp", &unit.text),
         ] {
             fs::write(work.path().join(name), contents).map_err(text)?;
         }
@@ -62,6 +68,8 @@ impl HostCompiler {
 
 impl Compiler for HostCompiler {
     fn compile(&mut self, unit: &Unit) -> Result<Image, CompileError> {
+        let reread = self.sources.as_ref().map(|f| unit.reread(f));
+        let unit = reread.as_ref().unwrap_or(unit);
         let refuse = |what| CompileError { unit: unit.describe(), what };
         fs::create_dir_all(&self.folder).map_err(|e| refuse(e.to_string()))?;
         let path = self.folder.join(format!("{}.so", unit.hash().to_hex()));

@@ -269,7 +269,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         });
         println!("{object}");
     } else {
-        let replays = plan::validate(plan, &ops::Registry).map_err(|e| CliError::failed(e.to_string()))?;
+        let replays = plan::validate(plan, ops::cuda::registry(plan.device == plan::Device::Cuda)).map_err(|e| CliError::failed(e.to_string()))?;
         let text = plan::show(plan, &replays);
         if args.show {
             print!("{text}");

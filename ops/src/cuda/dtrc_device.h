@@ -20,16 +20,16 @@ typedef double f64;
 #include "dtrc_host.h"
 #else
 #define dev __device__ __forceinline__
-// A kernel: blocks of at most 256 threads along x, so that registers need not be spared for more.
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256) name(__VA_ARGS__)
+// Arith kernel: blocks of at most 256 threads along x, so that registers need not be spared for more.
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__)
 // Shared memory; on the CPU every access is watched.
-template <class T, int N> struct Shared {
-    T data[N];
-    dev T &operator[](int i) { return data[i]; }
+template <class Elem, int N> struct Shared {
+    Elem data[N];
+    dev Elem &operator[](int i) { return data[i]; }
 };
 #define shared __shared__
 dev void barrier() { __syncthreads(); }
-template <class T> dev T shuffle_xor(T v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+template <class Elem> dev Elem shuffle_xor(Elem v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 dev u32 ballot(bool v) { return __ballot_sync(0xffffffffu, v); }
 dev int lowest_bit(u32 x) { return __ffs((int)x) - 1; }
 #endif
@@ -162,35 +162,35 @@ dev bf16 to_bf16(f32 x) {
     return y;
 }
 
-// The type that arithmetic on T is done in.
-template <class T> struct Num {
-    typedef T A;
+// The type that arithmetic on an element is done in.
+template <class Elem> struct Num {
+    typedef Elem Arith;
 };
 template <> struct Num<f16> {
-    typedef f32 A;
+    typedef f32 Arith;
 };
 template <> struct Num<bf16> {
-    typedef f32 A;
+    typedef f32 Arith;
 };
-template <class T> dev T up(T x) { return x; }
-template <class T> struct Down {
-    template <class A> dev static T of(A x) { return (T)x; }
+template <class Elem> dev Elem up(Elem x) { return x; }
+template <class Elem> struct Down {
+    template <class Arith> dev static Elem of(Arith x) { return (Elem)x; }
 };
 template <> struct Down<f16> {
-    template <class A> dev static f16 of(A x) { return to_f16((f32)x); }
+    template <class Arith> dev static f16 of(Arith x) { return to_f16((f32)x); }
     dev static f16 of(f64 x) { return to_f16(x); }
 };
 template <> struct Down<bf16> {
-    template <class A> dev static bf16 of(A x) { return to_bf16((f32)x); }
+    template <class Arith> dev static bf16 of(Arith x) { return to_bf16((f32)x); }
     dev static bf16 of(f64 x) { return to_bf16(x); }
 };
-template <class T, class A> dev T down(A x) { return Down<T>::of(x); }
+template <class Elem, class Arith> dev Elem down(Arith x) { return Down<Elem>::of(x); }
 
 // ---- numbers ----
 
-template <class T> struct Limits {
-    dev static T lowest() { return (T)((T)-1 > (T)0 ? 0 : (T)1 << (sizeof(T) * 8 - 1)); }
-    dev static T highest() { return (T)~lowest(); }
+template <class Elem> struct Limits {
+    dev static Elem lowest() { return (Elem)((Elem)-1 > (Elem)0 ? 0 : (Elem)1 << (sizeof(Elem) * 8 - 1)); }
+    dev static Elem highest() { return (Elem)~lowest(); }
 };
 template <> struct Limits<f32> {
     dev static f32 lowest() { return of_bits(0xff800000u); }
@@ -201,7 +201,7 @@ template <> struct Limits<f64> {
     dev static f64 highest() { return (f64)of_bits(0x7f800000u); }
 };
 
-template <class T> struct IsFloat {
+template <class Elem> struct IsFloat {
     static const bool value = false;
 };
 template <> struct IsFloat<f32> {
@@ -211,16 +211,16 @@ template <> struct IsFloat<f64> {
     static const bool value = true;
 };
 
-template <class A> dev bool is_nan(A x) { return x != x; }
-template <class A> dev bool is_finite(A x) { return x - x == (A)0; }
+template <class Arith> dev bool is_nan(Arith x) { return x != x; }
+template <class Arith> dev bool is_finite(Arith x) { return x - x == (Arith)0; }
 // NaN wins over every number.
-template <class A> dev A larger(A a, A b) { return a > b || is_nan(a) ? a : b; }
-template <class A> dev A smaller(A a, A b) { return a < b || is_nan(a) ? a : b; }
+template <class Arith> dev Arith larger(Arith a, Arith b) { return a > b || is_nan(a) ? a : b; }
+template <class Arith> dev Arith smaller(Arith a, Arith b) { return a < b || is_nan(a) ? a : b; }
 
 // Integers wrap.
-template <class A> dev A add(A a, A b) { return (A)((u64)a + (u64)b); }
-template <class A> dev A sub(A a, A b) { return (A)((u64)a - (u64)b); }
-template <class A> dev A mul(A a, A b) { return (A)((u64)a * (u64)b); }
+template <class Arith> dev Arith add(Arith a, Arith b) { return (Arith)((u64)a + (u64)b); }
+template <class Arith> dev Arith sub(Arith a, Arith b) { return (Arith)((u64)a - (u64)b); }
+template <class Arith> dev Arith mul(Arith a, Arith b) { return (Arith)((u64)a * (u64)b); }
 dev f32 add(f32 a, f32 b) { return a + b; }
 dev f32 sub(f32 a, f32 b) { return a - b; }
 dev f32 mul(f32 a, f32 b) { return a * b; }
@@ -261,10 +261,10 @@ dev f64 m_fmod(f64 a, f64 b) { return fmod(a, b); }
 // ---- memory ----
 
 // As many neighbours as fill an access of 16 bytes.
-template <class T, int N> struct alignas(sizeof(T) * N) Pack {
-    T v[N];
+template <class Elem, int N> struct alignas(sizeof(Elem) * N) Pack {
+    Elem v[N];
 };
-template <class T> dev bool aligned(const T *p) { return ((u64)p & 15) == 0; }
+template <class Elem> dev bool aligned(const Elem *p) { return ((u64)p & 15) == 0; }
 
 // ---- what a kernel says of bad data ----
 
@@ -287,16 +287,16 @@ dev void fail(Status *s, u32 call, u32 code, i64 row, i64 value) {
 // ---- reductions: a fixed tree, so that bits depend on sizes alone ----
 
 struct Plus {
-    template <class A> dev static A join(A a, A b) { return add(a, b); }
+    template <class Arith> dev static Arith join(Arith a, Arith b) { return add(a, b); }
 };
 struct Most {
-    template <class A> dev static A join(A a, A b) { return larger(a, b); }
+    template <class Arith> dev static Arith join(Arith a, Arith b) { return larger(a, b); }
 };
 
 // The sum (or another join) over a block of whole warps, in every thread. `scratch` holds 32 elements.
-template <class R, class A> dev A block_reduce(A v, Shared<A, 32> &scratch) {
+template <class Join, class Arith> dev Arith block_reduce(Arith v, Shared<Arith, 32> &scratch) {
     for (int m = 16; m > 0; m >>= 1)
-        v = R::join(v, shuffle_xor(v, m));
+        v = Join::join(v, shuffle_xor(v, m));
     int warps = (int)blockDim.x / 32;
     if (warps == 1)
         return v;
@@ -305,9 +305,9 @@ template <class R, class A> dev A block_reduce(A v, Shared<A, 32> &scratch) {
     if (lane == 0)
         scratch[warp] = v;
     barrier();
-    A sum = scratch[0];
+    Arith sum = scratch[0];
     for (int i = 1; i < warps; i++)
-        sum = R::join(sum, (A)scratch[i]);
+        sum = Join::join(sum, (Arith)scratch[i]);
     return sum;
 }
 

@@ -173,10 +173,10 @@ template <int N, int... R> struct Count : Count<N - 1, N - 1, R...> {};
 template <int... R> struct Count<0, R...> {
     typedef Indices<R...> type;
 };
-template <class... A, int... N> static void call(void (*f)(A...), Indices<N...>) { f(*(A *)arguments[N]...); }
-template <class... A> static void trampoline() { call((void (*)(A...))function, typename Count<sizeof...(A)>::type()); }
+template <class... Args, int... N> static void call(void (*f)(Args...), Indices<N...>) { f(*(Args *)arguments[N]...); }
+template <class... Args> static void trampoline() { call((void (*)(Args...))function, typename Count<sizeof...(Args)>::type()); }
 
-template <class... A> static int launch(void (*f)(A...), Launch *l) {
+template <class... Args> static int launch(void (*f)(Args...), Launch *l) {
     if (l->block == 0 || l->block % 32 != 0 || l->block > THREADS || l->grid[1] != 1 || l->grid[2] != 1) {
         snprintf(l->message, l->message_len, "a grid of %u x %u x %u blocks of %u threads", l->grid[0], l->grid[1], l->grid[2], l->block);
         return 1;
@@ -191,7 +191,7 @@ template <class... A> static int launch(void (*f)(A...), Launch *l) {
     message_len = l->message_len;
     arguments = l->args;
     function = (const void *)f;
-    body = trampoline<A...>;
+    body = trampoline<Args...>;
     block_size = (int)l->block;
     blockDim = {l->block, 1, 1};
     gridDim = {l->grid[0], 1, 1};
@@ -223,12 +223,12 @@ static inline u64 dtrc_exchange(u64 v, int from, int line) {
     dtrc::wait(dtrc::AT_WARP, line);
     return slot[from];
 }
-template <class T> static inline T dtrc_shuffle_xor(T v, int mask, int line) {
+template <class Elem> static inline Elem dtrc_shuffle_xor(Elem v, int mask, int line) {
     u64 bits = 0;
-    static_assert(sizeof(T) <= sizeof(bits), "shuffles move 8 bytes");
-    memcpy(&bits, &v, sizeof(T));
+    static_assert(sizeof(Elem) <= sizeof(bits), "shuffles move 8 bytes");
+    memcpy(&bits, &v, sizeof(Elem));
     bits = dtrc_exchange(bits, dtrc::current ^ mask, line);
-    memcpy(&v, &bits, sizeof(T));
+    memcpy(&v, &bits, sizeof(Elem));
     return v;
 }
 static inline u32 dtrc_ballot(bool v, int line) {
@@ -255,8 +255,8 @@ static inline u32 atomicCAS(u32 *p, u32 expected, u32 value) {
 }
 
 // Shared memory that knows who used each element since the last barrier.
-template <class T, int N> struct Shared {
-    T data[N];
+template <class Elem, int N> struct Shared {
+    Elem data[N];
     // The last write, and the last read: epoch and thread (-1: several).
     u64 written[N], read[N];
     int writer[N], reader[N];
@@ -264,7 +264,7 @@ template <class T, int N> struct Shared {
     struct Place {
         Shared &of;
         int i;
-        operator T() const {
+        operator Elem() const {
             int me = dtrc::current;
             if (of.written[i] < dtrc::block_start)
                 dtrc::refuse("shared element %d is read before it is written", i);
@@ -274,7 +274,7 @@ template <class T, int N> struct Shared {
             of.read[i] = dtrc::epoch;
             return of.data[i];
         }
-        Place &operator=(T v) {
+        Place &operator=(Elem v) {
             int me = dtrc::current;
             if (of.written[i] == dtrc::epoch && of.writer[i] != me)
                 dtrc::refuse("race on shared element %d: thread %d wrote it since the last barrier, this one writes", i, of.writer[i]);
@@ -285,7 +285,7 @@ template <class T, int N> struct Shared {
             of.data[i] = v;
             return *this;
         }
-        Place &operator=(const Place &v) { return *this = (T)v; }
+        Place &operator=(const Place &v) { return *this = (Elem)v; }
     };
     Place operator[](int i) {
         if (i < 0 || i >= N)

@@ -67,8 +67,8 @@ fn apply(
     let layout = layout(&dims, &operands)?;
     let n: usize = dims.iter().product();
     let mut b = Builder::new(s, source!("elementwise/elementwise.cu"))?;
-    b.define("F", f).define("ARITY", inputs.len()).define("Y", out);
-    for ((_, t), name) in inputs.iter().zip(["A", "B", "C"]) {
+    b.define("F", f).define("ARITY", inputs.len()).define("TY", out);
+    for ((_, t), name) in inputs.iter().zip(["TA", "TB", "TC"]) {
         b.define(name, t);
     }
     let mut args: Vec<Arg> = inputs.iter().map(|(i, _)| Arg::Input(*i)).collect();

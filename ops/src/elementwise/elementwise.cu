@@ -1,6 +1,6 @@
 // Elementwise operators of one to three inputs: a table of functions, and two loops.
 //
-// F is the function, A, B and C the types in memory of its inputs, Y that of its output. `flat` runs where every operand lies like the
+// F is the function, TA, TB and TC the types in memory of its inputs, TY that of its output. `flat` runs where every operand lies like the
 // output or is one element: packs of 16 bytes where addresses allow it (a view may start at any element). `broadcast` runs otherwise.
 // The output may be the memory of an input of its size: each element, or pack, is read before it is written by the same thread.
 #include "dtrc_device.h"
@@ -286,32 +286,32 @@ template <> struct To<bf16> {
     dev static bf16 of(f32 x) { return to_bf16(x); }
 };
 struct Cast {
-    template <class V> dev static Y at(V x, const Params &) { return To<Y>::of(x); }
+    template <class V> dev static TY at(V x, const Params &) { return To<TY>::of(x); }
 };
 struct CastBool {
     template <class V> dev static bool at(V x, const Params &) { return x != (V)0; }
 };
 
-template <class R> dev Y put(R r) { return down<Y>(r); }
-dev Y put(Y r) { return r; }
+template <class R> dev TY put(R r) { return down<TY>(r); }
+dev TY put(TY r) { return r; }
 
-const int SIZE = sizeof(A) > sizeof(Y) ? sizeof(A) : sizeof(Y);
+const int SIZE = sizeof(TA) > sizeof(TY) ? sizeof(TA) : sizeof(TY);
 #if ARITY >= 3
-const int N = 16 / (SIZE > (int)sizeof(B) ? SIZE : (int)sizeof(B));
+const int N = 16 / (SIZE > (int)sizeof(TB) ? SIZE : (int)sizeof(TB));
 #else
 const int N = 16 / SIZE;
 #endif
 
 #if ARITY == 1
-#define ARGUMENTS const A *a
+#define ARGUMENTS const TA *a
 #define APPLY(i, j, k) put(F::at(up(a[i]), p))
 #define ALIGNED aligned(a)
 #elif ARITY == 2
-#define ARGUMENTS const A *a, const B *b
+#define ARGUMENTS const TA *a, const TB *b
 #define APPLY(i, j, k) put(F::at(up(a[i]), up(b[j]), p))
 #define ALIGNED (aligned(a) || !sa) && (aligned(b) || !sb)
 #else
-#define ARGUMENTS const A *a, const B *b, const C *c
+#define ARGUMENTS const TA *a, const TB *b, const TC *c
 #define APPLY(i, j, k) put(F::at(up(a[i]), up(b[j]), up(c[k]), p))
 #define ALIGNED (aligned(a) || !sa) && (aligned(b) || !sb) && (aligned(c) || !sc)
 #endif
@@ -327,19 +327,19 @@ template <class T> dev Pack<T, N> load(const T *p, I i, bool step) {
 }
 
 // Steps are 1, or 0 for one element that all share.
-KERNEL(flat, ARGUMENTS, Y *y, I n, i32 sa, i32 sb, i32 sc, Params p) {
+KERNEL(flat, ARGUMENTS, TY *y, I n, i32 sa, i32 sb, i32 sc, Params p) {
     I done = 0;
     if ((ALIGNED) && aligned(y)) {
         done = n / N * N;
         for (I i = thread_index(); i < n / N; i += thread_count()) {
-            Pack<A, N> pa = load(a, i, sa);
+            Pack<TA, N> pa = load(a, i, sa);
 #if ARITY >= 2
-            Pack<B, N> pb = load(b, i, sb);
+            Pack<TB, N> pb = load(b, i, sb);
 #endif
 #if ARITY >= 3
-            Pack<C, N> pc = load(c, i, sc);
+            Pack<TC, N> pc = load(c, i, sc);
 #endif
-            Pack<Y, N> out;
+            Pack<TY, N> out;
             for (int k = 0; k < N; k++) {
 #if ARITY == 1
                 out.v[k] = put(F::at(up(pa.v[k]), p));
@@ -349,7 +349,7 @@ KERNEL(flat, ARGUMENTS, Y *y, I n, i32 sa, i32 sb, i32 sc, Params p) {
                 out.v[k] = put(F::at(up(pa.v[k]), up(pb.v[k]), up(pc.v[k]), p));
 #endif
             }
-            ((Pack<Y, N> *)y)[i] = out;
+            ((Pack<TY, N> *)y)[i] = out;
         }
     }
     for (I i = done + thread_index(); i < n; i += thread_count())
@@ -357,7 +357,7 @@ KERNEL(flat, ARGUMENTS, Y *y, I n, i32 sa, i32 sb, i32 sc, Params p) {
 }
 
 #if ARITY > 1
-KERNEL(broadcast, ARGUMENTS, Y *y, I n, i32 rank, Dims extents, Dims sa, Dims sb, Dims sc, Params p) {
+KERNEL(broadcast, ARGUMENTS, TY *y, I n, i32 rank, Dims extents, Dims sa, Dims sb, Dims sc, Params p) {
     for (I i = thread_index(); i < n; i += thread_count()) {
         I at = i, ia = 0, ib = 0, ic = 0;
         for (int d = rank - 1; d >= 0; d--) {

@@ -1,7 +1,7 @@
 // Where the largest (or smallest) element along an axis lies: a thread for each line. NaN wins.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(arg, const T *x, i64 *y, I lines, I n, I inner, i32 largest, i32 last) {
     for (I l = thread_index(); l < lines; l += thread_count()) {

@@ -20,7 +20,7 @@ KERNEL(gather, const T *x, const K *indices, T *y, I outer, I n, I inner, I m, S
     }
 }
 #else
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 // A block for each index that is the first one of its row; the output is zero before. Which indices are of the row is found by all
 // threads together, 256 at a time; then each thread adds its columns of those slices.

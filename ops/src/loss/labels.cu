@@ -4,7 +4,7 @@
 // no commit of the step changes anything.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 // The class of a label, or -1 if it counts nothing.
 dev i64 class_of(i64 label, i64 classes, i32 has_ignore, i64 ignore) {

@@ -1,7 +1,7 @@
 // Means of losses F of single elements, and their gradients: blocks add runs of elements, one block adds the runs in order.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 struct Mse {
     dev static W value(W x, W t) { return (x - t) * (x - t); }

@@ -2,7 +2,7 @@
 // that the output may be the input's memory.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(softmax, const T *x, T *y, I lines, I n, I inner, i32 logarithm) {
     shared Shared<W, 32> scratch;

@@ -1,7 +1,7 @@
 // start + i * delta; numbers come as 64 bits of their own kind.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(range, T *y, I n, f64 start, f64 delta, i64 int_start, i64 int_delta) {
     bool real = IsFloat<W>::value;

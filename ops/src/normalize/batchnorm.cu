@@ -2,7 +2,7 @@
 // output may be the memory of x or dy.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 dev I place(I e, I c, I channels, I points) { return (e / points * channels + c) * points + e % points; }
 

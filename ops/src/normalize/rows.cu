@@ -2,7 +2,7 @@
 // chunks of rows whose sums `combine` adds in order. They come first: dx may take the place of x or dy.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(forward, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T *inverse_out, I rows, I len, f64 eps) {
     shared Shared<W, 32> scratch;

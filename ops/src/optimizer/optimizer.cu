@@ -1,7 +1,7 @@
 // State updates in place. Each keeps the old version where `ok` is 0 or a kernel of the step has failed.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 dev bool counts(const f32 *ok, const Status *status) { return (!ok || ok[0] != 0.0f) && status->code == 0; }
 

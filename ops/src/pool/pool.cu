@@ -1,7 +1,7 @@
 // Pools: a thread for each element of the output. Gradients gather what windows read an element, in the order of windows.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 struct Slide {
     I large[3], small[3];

@@ -5,7 +5,7 @@
 // through the workspace and `combine` adds them in order.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 const int SIDE = 64, DEEP = 16, PAD = 4, LINE = SIDE + PAD;
 

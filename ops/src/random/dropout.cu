@@ -10,7 +10,7 @@ dev Four words(I g, const i64 *seed, const i64 *step, u32 id) {
 }
 
 #ifdef T
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(scale_kept, const T *x, const i64 *seed, const i64 *step, T *y, I n, u32 id, u32 threshold, i32 all, f64 scale) {
     I counters = (n + 127) / 128 * 32;

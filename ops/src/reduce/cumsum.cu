@@ -1,7 +1,7 @@
 // Running sums: a thread for each line, in the order of the axis.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(cumsum, const T *x, T *y, I lines, I n, I inner, i32 exclusive, i32 reverse) {
     for (I l = thread_index(); l < lines; l += thread_count()) {

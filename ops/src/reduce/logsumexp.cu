@@ -1,7 +1,7 @@
 // The logarithm of the sum of exponentials, a block for each output: the largest element, then the sum of what lies below it.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 KERNEL(log_sum_exp, const T *x, T *y, I outputs, I count, i32 kept_rank, Dims kept, Dims kept_strides, i32 rank, Dims extents,
        Dims strides) {

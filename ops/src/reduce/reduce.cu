@@ -4,7 +4,7 @@
 // outputs and a slice. With several slices their results go through the workspace, and `gather` joins them in order.
 #include "dtrc_device.h"
 
-typedef Num<T>::A W;
+typedef Num<T>::Arith W;
 
 template <class V, bool FLOAT> struct Absolute {
     dev static V of(V x) { return x < (V)0 ? sub((V)0, x) : x; }
@@ -12,6 +12,9 @@ template <class V, bool FLOAT> struct Absolute {
 template <class V> struct Absolute<V, true> {
     dev static V of(V x) { return m_abs(x); }
 };
+
+template <class V> dev V root(V x) { return (V)sqrt((f64)x); }
+dev f32 root(f32 x) { return m_sqrt(x); }
 
 struct Total {
     dev static W start() { return (W)0; }
@@ -29,7 +32,7 @@ struct SumSquare : Total {
     dev static W one(W x) { return mul(x, x); }
 };
 struct L2 : SumSquare {
-    dev static W finish(W w, i64) { return (W)m_sqrt(w); }
+    dev static W finish(W w, i64) { return root(w); }
 };
 struct Product : Total {
     dev static W start() { return (W)1; }
