@@ -253,7 +253,7 @@ impl Device for CudaDevice {
         let mut report = RunReport::default();
         if options.measure || options.check_recompute {
             // Call by call, so that each can be looked at; the kernels and their order are those of the graph.
-            let mut p = std::mem::take(&mut self.programs[at]);
+            let p = std::mem::take(&mut self.programs[at]);
             let done = p.issue(self, Some((options, &mut report)));
             self.programs[at] = p;
             done?;

@@ -6,7 +6,7 @@ use crate::{
     device::{RunOptions, RunReport},
     resolve::{Call, Region},
 };
-use cuda::{Access, Driver, Function, GraphExec, Places, Read, Status, Tag, Write, encode};
+use cuda::{Access, Function, GraphExec, Places, Read, Status, Tag, Write, encode};
 use graph::{Graph, OpFacts, ValueId};
 use ops::{Signature, cuda::CudaRegistry};
 use std::{collections::BTreeMap, time::Instant};
