@@ -170,7 +170,9 @@ impl SessionArgs {
     pub fn load(&self, ready: &Ready, follow_memory: bool, global: Global) -> Result<Session, CliError> {
         let device: Box<dyn runtime::Device> = match ready.plan.device {
             plan::Device::Cpu => Box::new(CpuDevice::new(self.threads.unwrap_or(0))?),
-            plan::Device::Cuda => Box::new(CudaDevice::open().map_err(|e| CliError::unavailable(e.to_string()))?),
+            plan::Device::Cuda => {
+                Box::new(CudaDevice::open().map_err(|e| CliError::unavailable(e.to_string()))?)
+            }
         };
         if ready.model != self.model.model {
             note(global.quiet, format!("weights from {}", ready.model.display()));

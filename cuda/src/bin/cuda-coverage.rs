@@ -38,8 +38,11 @@ fn covered(op: &dyn OpDef) -> (usize, usize, Option<String>) {
 }
 
 fn main() -> ExitCode {
-    let listed: BTreeSet<&str> =
-        MISSING.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty()).collect();
+    let listed: BTreeSet<&str> = MISSING
+        .lines()
+        .map(|l| l.split('#').next().unwrap_or_default().trim())
+        .filter(|l| !l.is_empty())
+        .collect();
     let (mut wrong, mut complete) = (Vec::new(), 0);
     for op in OPS {
         let (with, all, why) = covered(*op);
@@ -52,8 +55,11 @@ fn main() -> ExitCode {
         };
         println!("{:<28} {verdict}", op.name());
         match (is_complete, listed.contains(op.name())) {
-            (false, false) => wrong.push(format!("{} has no CUDA kernel ({verdict}): write it beside the operator", op.name())),
-            (true, true) => wrong.push(format!("{} has a CUDA kernel now: take it off cuda/missing.txt", op.name())),
+            (false, false) => wrong
+                .push(format!("{} has no CUDA kernel ({verdict}): write it beside the operator", op.name())),
+            (true, true) => {
+                wrong.push(format!("{} has a CUDA kernel now: take it off cuda/missing.txt", op.name()))
+            }
             _ => {}
         }
     }

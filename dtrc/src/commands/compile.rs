@@ -131,7 +131,8 @@ fn load_for(args: &ModelArgs, device: &DeviceArgs, global: Global) -> Result<Mod
     let mut model = load_any(args, global)?;
     model.costs = device.costs(args.costs.is_some(), model.costs, global.quiet)?;
     if model.open.is_some() && device.kind() == plan::Device::Cuda {
-        let what = "dynamic models do not run on CUDA yet: bind the model's sizes with --dim for a static plan";
+        let what =
+            "dynamic models do not run on CUDA yet: bind the model's sizes with --dim for a static plan";
         return Err(CliError::usage(format!("{}: {what}", model.name)));
     }
     Ok(model)
@@ -286,7 +287,8 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         });
         println!("{object}");
     } else {
-        let replays = plan::validate(plan, ops::cuda::registry(plan.device == plan::Device::Cuda)).map_err(|e| CliError::failed(e.to_string()))?;
+        let replays = plan::validate(plan, ops::cuda::registry(plan.device == plan::Device::Cuda))
+            .map_err(|e| CliError::failed(e.to_string()))?;
         let text = plan::show(plan, &replays);
         if args.show {
             print!("{text}");

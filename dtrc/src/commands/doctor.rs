@@ -74,7 +74,12 @@ fn probe() -> Cuda {
 
 fn cuda_lines(cuda: &Cuda) -> Vec<String> {
     let mut lines = vec![match &cuda.driver {
-        Ok(d) => format!("cuda    driver for CUDA {}.{}, {} devices", d.version / 1000, d.version % 1000 / 10, d.devices),
+        Ok(d) => format!(
+            "cuda    driver for CUDA {}.{}, {} devices",
+            d.version / 1000,
+            d.version % 1000 / 10,
+            d.devices
+        ),
         Err(e) => format!("cuda    {e}"),
     }];
     match &cuda.device {
