@@ -20,6 +20,16 @@ pub struct LowerError {
 
 /// The problem of a graph whose constants were lifted. Node and value ids are the graph's; `state_bytes` is the size of the state section.
 pub fn lower(graph: &Graph, costs: &CostModel, state_bytes: u64) -> Result<Problem, LowerError> {
+    lower_with(graph, costs, state_bytes, &Registry)
+}
+
+/// As [`lower`], with the operators' facts as a device has them.
+pub fn lower_with(
+    graph: &Graph,
+    costs: &CostModel,
+    state_bytes: u64,
+    registry: &dyn OpFacts,
+) -> Result<Problem, LowerError> {
     let mut values = Vec::with_capacity(graph.values.len());
     for v in &graph.values {
         let bytes = v.ty.bytes().ok_or_else(|| LowerError {
@@ -47,7 +57,7 @@ pub fn lower(graph: &Graph, costs: &CostModel, state_bytes: u64) -> Result<Probl
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for (i, n) in graph.nodes.iter().enumerate() {
         let id = NodeId(i as u32);
-        let facts = Registry.facts(graph, id).map_err(|what| LowerError { at: n.name.to_string(), what })?;
+        let facts = registry.facts(graph, id).map_err(|what| LowerError { at: n.name.to_string(), what })?;
         let mut inputs: Vec<u32> = Vec::new();
         for v in n.inputs.iter().flatten() {
             if !inputs.contains(&v.0) {

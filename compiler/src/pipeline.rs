@@ -7,7 +7,7 @@ use crate::{
     cost::{CostModel, DeviceProfile},
     dynamic::DynamicError,
     emit::{self, EmitError},
-    lower::{LowerError, lower},
+    lower::{LowerError, lower_with},
     planner::{self, Infeasible, Options as PlannerOptions, PlanError, Problem},
     train::{Loss, TrainError, TrainOptions, training_step, with_loss},
 };
@@ -254,7 +254,7 @@ pub fn plan_budgets(
             accumulate: request.accumulate,
             programs,
         };
-        validate(&plan, &Registry)?;
+        validate(&plan, ops::cuda::registry(plan.device == Device::Cuda))?;
         out.push(Ok(Compiled { plan, budget, keep_all }));
     }
     Ok(out)
@@ -275,8 +275,11 @@ pub(crate) fn within(
     budgets: &[Budget],
     request: &Request<'_>,
 ) -> Result<Vec<Result<Within, CompileError>>, CompileError> {
-    let problems: Vec<Problem> =
-        graphs.iter().map(|(_, g)| lower(g, request.costs, state_bytes)).collect::<Result<_, _>>()?;
+    let facts = ops::cuda::registry(request.device == Device::Cuda);
+    let problems: Vec<Problem> = graphs
+        .iter()
+        .map(|(_, g)| lower_with(g, request.costs, state_bytes, facts))
+        .collect::<Result<_, _>>()?;
     let mut keep_all = state_bytes;
     if budgets.iter().any(|b| matches!(b, Budget::OfKeepAll(_))) {
         for p in &problems {

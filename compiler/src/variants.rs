@@ -87,6 +87,6 @@ pub fn plan(
         programs,
     };
     plan.numerics = plan_numerics(&plan, &Registry);
-    validate(&plan, &Registry)?;
+    validate(&plan, ops::cuda::registry(plan.device == plan::Device::Cuda))?;
     Ok(Compiled { plan, budget, keep_all })
 }

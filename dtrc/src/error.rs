@@ -81,6 +81,11 @@ impl CliError {
         }
     }
 
+    /// A device or library that is missing.
+    pub fn unavailable(message: impl Into<String>) -> CliError {
+        CliError { kind: "device", message: message.into(), code: UNAVAILABLE }
+    }
+
     /// Anything else.
     pub fn failed(message: impl Into<String>) -> CliError {
         CliError { kind: "failed", message: message.into(), code: FAILED }

@@ -6,6 +6,7 @@ mod output;
 
 mod cli;
 mod commands;
+mod device;
 mod dims;
 mod error;
 mod files;

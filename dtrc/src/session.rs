@@ -3,6 +3,7 @@
 use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
+    device::DeviceArgs,
     error::CliError,
     files::{check_data, check_readable},
     model::{Metric, ModelArgs, ModelWeights},
@@ -18,7 +19,7 @@ use compiler::{
 use graph::{Init, InputRole};
 use plan::{MAGIC, Plan, Program, ProgramKind};
 use runtime::{
-    CpuDevice, LoadOptions, Session,
+    CpuDevice, CudaDevice, LoadOptions, Session,
     data::dataset::{BatchArray, Dataset, Wanted},
 };
 use std::{
@@ -44,6 +45,10 @@ pub struct SessionArgs {
     /// Threads. Default: one a core. The numbers do not depend on it.
     #[arg(long, value_name = "N", value_parser = units::threads)]
     pub threads: Option<usize>,
+
+    /// With a model: the device to plan for. A plan has its device inside.
+    #[command(flatten)]
+    pub device: DeviceArgs,
 
     /// The planner's limits.
     #[command(flatten)]
@@ -115,7 +120,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
             Inference::Metrics if model.metric.is_empty() => model.metric.push(Metric::Loss),
             Inference::Metrics => {}
         }
-        let (compiled, loaded) = compile::compile(&model, &args.budget, &args.planner, global)?;
+        let (compiled, loaded) = compile::compile(&model, &args.budget, &args.planner, &args.device, global)?;
         let first = &compiled.plan.programs[0];
         let c = &first.certificate;
         let what = match &first.dynamic {
@@ -161,9 +166,14 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
 }
 
 impl SessionArgs {
-    /// Loads a plan on the CPU; with `follow_memory` within what is available, if it can.
+    /// Loads a plan on the device it was made for; with `follow_memory` within what is available, if it can.
     pub fn load(&self, ready: &Ready, follow_memory: bool, global: Global) -> Result<Session, CliError> {
-        let device = CpuDevice::new(self.threads.unwrap_or(0))?;
+        let device: Box<dyn runtime::Device> = match ready.plan.device {
+            plan::Device::Cpu => Box::new(CpuDevice::new(self.threads.unwrap_or(0))?),
+            plan::Device::Cuda => {
+                Box::new(CudaDevice::open().map_err(|e| CliError::unavailable(e.to_string()))?)
+            }
+        };
         if ready.model != self.model.model {
             note(global.quiet, format!("weights from {}", ready.model.display()));
         }
@@ -176,7 +186,7 @@ impl SessionArgs {
             );
         }
         let options = LoadOptions { other_weights: self.weights.is_some(), follow_memory };
-        Ok(Session::load(ready.plan.clone(), Box::new(device), &mut ModelWeights(&ready.weights), options)?)
+        Ok(Session::load(ready.plan.clone(), device, &mut ModelWeights(&ready.weights), options)?)
     }
 }
 

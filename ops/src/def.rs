@@ -148,6 +148,11 @@ pub trait OpDef: Sync {
     /// The CPU kernel for these types, prepared: attributes read, shapes checked.
     fn cpu(&self, s: &Signature<'_>, implementation: usize) -> Result<crate::cpu::CpuKernel, OpError>;
 
+    /// What CUDA launches for these types; the family's table by default. See [`crate::cuda`].
+    fn cuda(&self, s: &Signature<'_>) -> Result<crate::cuda::Kernels, OpError> {
+        crate::cuda::kernels(self.name(), s)
+    }
+
     /// Writes it in ONNX's standard operators; see [`crate::export`].
     fn export(&self, _x: &Export<'_>) -> Result<(), OpError> {
         Err(OpError::unsupported(format!("writing {} as ONNX", self.name())))

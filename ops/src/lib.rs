@@ -7,6 +7,7 @@
 mod builder;
 pub mod case;
 pub mod cpu;
+pub mod cuda;
 mod def;
 pub mod export;
 pub mod grad;

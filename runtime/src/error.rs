@@ -97,6 +97,9 @@ pub enum RuntimeError {
         /// Why.
         what: String,
     },
+    /// CUDA is not there, or a call of its driver failed.
+    #[error("{0}")]
+    Cuda(String),
     /// A dynamic program cannot be made from these inputs.
     #[error("{0}")]
     Trace(trace::TraceError),

@@ -7,6 +7,7 @@ mod arena;
 mod available;
 pub mod checkpoint;
 mod cpu;
+mod cuda;
 pub mod data;
 mod device;
 mod dynamic;
@@ -18,6 +19,7 @@ mod session;
 
 pub use available::{Available, available_memory};
 pub use cpu::CpuDevice;
+pub use cuda::{CudaDevice, CudaMemory};
 pub use device::{Device, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
 pub use dynamic::{DynamicReport, Holder, PoolFull, PoolReport};
 pub use error::RuntimeError;

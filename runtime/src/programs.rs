@@ -10,11 +10,10 @@ use crate::{
     RuntimeError,
     device::{Device, LoadedProgram},
     dynamic::{DynamicProgram, Key, MAX_NODES},
-    resolve::{Region, resolve},
+    resolve::{Region, facts_of, resolve},
     session::StepInputs,
 };
 use graph::{Bindings, Literal};
-use ops::Registry;
 use plan::{Plan, Program, ProgramKind, validate_at};
 use std::collections::BTreeSet;
 use trace::{Limits, NoOracle, Placed, Recipe, place_constants};
@@ -202,7 +201,7 @@ fn prepare(
 ) -> Result<(LoadedProgram, Vec<Region>), RuntimeError> {
     let refuse =
         |what| RuntimeError::Prepare { node: program.kind.to_string(), op: "program".to_owned(), what };
-    let (calls, outputs) = resolve(plan, program, &Registry).map_err(refuse)?;
+    let (calls, outputs) = resolve(plan, program, facts_of(plan)).map_err(refuse)?;
     Ok((device.load(&program.graph, calls)?, outputs))
 }
 
@@ -221,7 +220,7 @@ fn instance(
         let graph = recipe.program(planned.kind, &forward).map_err(|e| e.to_string())?;
         let states: BTreeSet<&str> = planned.graph.states.iter().map(|s| &*s.name).collect();
         let Placed { graph, constants } = place_constants(graph, &|name| states.contains(name));
-        let (program, _) = validate_at(plan, index, graph, &Registry).map_err(|e| e.to_string())?;
+        let (program, _) = validate_at(plan, index, graph, facts_of(plan)).map_err(|e| e.to_string())?;
         Ok((program, constants))
     };
     let (program, constants) = match made() {

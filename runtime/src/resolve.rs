@@ -31,6 +31,11 @@ pub struct Call {
     pub recompute: bool,
 }
 
+/// The operators as the plan's device sees them.
+pub(crate) fn facts_of(plan: &Plan) -> &'static dyn graph::OpFacts {
+    ops::cuda::registry(plan.device == plan::Device::Cuda)
+}
+
 /// The calls of a program and where its outputs lie at the end. The program must be valid.
 pub fn resolve(
     plan: &Plan,

@@ -5,9 +5,9 @@ use crate::{
     device::{Device, RunOptions, RunReport},
     follow::{self, within},
     programs::{Chosen, Programs, Ready, usable},
+    resolve::facts_of,
 };
 use graph::{DType, Init, InputRole, StateKind, TensorType};
-use ops::Registry;
 use plan::{Plan, Program, ProgramKind, Replay, StateEntry, validate};
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Session {
         weights: &mut dyn WeightSource,
         options: LoadOptions,
     ) -> Result<Session, RuntimeError> {
-        let replays = validate(&plan, &Registry)?;
+        let replays = validate(&plan, facts_of(&plan))?;
         if plan.device != device.kind() {
             let (plan, device) = (plan.device.to_string(), device.kind().to_string());
             return Err(RuntimeError::Device { plan, device });

@@ -10,6 +10,8 @@ const CHECKS: &[Check] = &[
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
 ];
+/// Which operators have CUDA kernels; part of the lints.
+const COVERAGE: Check = ("cuda-coverage", &["run", "--package", "cuda", "--quiet", "--bin", "cuda-coverage"]);
 const TESTS: Check = ("tests", &["test", "--workspace", "--quiet"]);
 
 fn run(check: &Check) -> Result<(), String> {
@@ -27,11 +29,12 @@ fn run(check: &Check) -> Result<(), String> {
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
     let checks: Vec<&Check> = match task.as_str() {
-        "ci" => CHECKS.iter().chain([&TESTS]).collect(),
-        "lint" => CHECKS.iter().collect(),
+        "ci" => CHECKS.iter().chain([&COVERAGE, &TESTS]).collect(),
+        "lint" => CHECKS.iter().chain([&COVERAGE]).collect(),
+        "cuda-coverage" => vec![&COVERAGE],
         _ => {
             eprintln!(
-                "usage: cargo xtask ci|lint\n  ci    format, clippy, docs, tests\n  lint  the same without tests"
+                "usage: cargo xtask ci|lint|cuda-coverage\n  ci             format, clippy, docs, CUDA kernels, tests\n  lint           the same without tests\n  cuda-coverage  which operators have a CUDA kernel"
             );
             return ExitCode::from(64);
         }

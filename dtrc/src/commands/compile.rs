@@ -2,6 +2,7 @@
 
 use crate::{
     cli::Global,
+    device::DeviceArgs,
     error::CliError,
     model::{Model, ModelArgs, list_trainable, load_any},
     planning,
@@ -45,6 +46,9 @@ pub struct Args {
     /// Print the plan's steps as well.
     #[arg(long)]
     show: bool,
+
+    #[command(flatten)]
+    device: DeviceArgs,
 
     #[command(flatten)]
     planner: PlannerArgs,
@@ -116,9 +120,22 @@ pub fn compile(
     model: &ModelArgs,
     budgets: &[Budget],
     planner: &PlannerArgs,
+    device: &DeviceArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
-    plan_model(load_any(model, global)?, budgets, planner, global)
+    plan_model(load_for(model, device, global)?, budgets, planner, device, global)
+}
+
+/// Loads a model with the costs of a device.
+fn load_for(args: &ModelArgs, device: &DeviceArgs, global: Global) -> Result<Model, CliError> {
+    let mut model = load_any(args, global)?;
+    model.costs = device.costs(args.costs.is_some(), model.costs, global.quiet)?;
+    if model.open.is_some() && device.kind() == plan::Device::Cuda {
+        let what =
+            "dynamic models do not run on CUDA yet: bind the model's sizes with --dim for a static plan";
+        return Err(CliError::usage(format!("{}: {what}", model.name)));
+    }
+    Ok(model)
 }
 
 /// Plans a loaded model, once for each budget.
@@ -126,6 +143,7 @@ pub fn plan_model(
     model: Model,
     budgets: &[Budget],
     planner: &PlannerArgs,
+    device: &DeviceArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
     let weights = &model.weights;
@@ -141,7 +159,7 @@ pub fn plan_model(
     let request = Request {
         model: &model.name,
         accumulate: model.accumulate,
-        device: plan::Device::Cpu,
+        device: device.kind(),
         weight_hash: &hash,
         costs: &model.costs,
         planner: &options,
@@ -247,11 +265,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         PathBuf::from(stem).with_extension("dtrc")
     });
     check_writable(&path)?;
-    let model = load_any(&args.model, global)?;
+    let model = load_for(&args.model, &args.device, global)?;
     if let Some(path) = &args.emit_onnx {
         emit_onnx(&model, path, global)?;
     }
-    let (compiled, model) = plan_model(model, &args.budget, &args.planner, global)?;
+    let (compiled, model) = plan_model(model, &args.budget, &args.planner, &args.device, global)?;
     let plan = &compiled.plan;
     let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
     write_file(&path, &bytes)?;
@@ -269,7 +287,8 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         });
         println!("{object}");
     } else {
-        let replays = plan::validate(plan, &ops::Registry).map_err(|e| CliError::failed(e.to_string()))?;
+        let replays = plan::validate(plan, ops::cuda::registry(plan.device == plan::Device::Cuda))
+            .map_err(|e| CliError::failed(e.to_string()))?;
         let text = plan::show(plan, &replays);
         if args.show {
             print!("{text}");

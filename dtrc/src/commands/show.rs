@@ -1,7 +1,6 @@
 //! `dtrc show`: a plan as text.
 
 use crate::{cli::Global, error::CliError};
-use ops::Registry;
 use plan::{Plan, Replay, from_bytes, validate};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -21,8 +20,8 @@ pub struct Args {
 pub fn read_plan(path: &Path) -> Result<(Plan, Vec<Replay>), CliError> {
     let bytes = std::fs::read(path).map_err(|e| CliError::disk(path.display(), &e))?;
     let plan = from_bytes(&bytes).map_err(|e| CliError::bad_input(format!("{}: {e}", path.display())))?;
-    let replays =
-        validate(&plan, &Registry).map_err(|e| CliError::bad_input(format!("{}: {e}", path.display())))?;
+    let replays = validate(&plan, ops::cuda::registry(plan.device == plan::Device::Cuda))
+        .map_err(|e| CliError::bad_input(format!("{}: {e}", path.display())))?;
     Ok((plan, replays))
 }
 

@@ -5,6 +5,7 @@ pub mod binary;
 pub mod bits;
 pub mod cast;
 pub mod compare;
+pub(crate) mod cuda;
 pub mod extreme;
 pub(crate) mod lanes;
 mod number;

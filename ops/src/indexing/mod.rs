@@ -2,6 +2,7 @@
 
 mod affine_grid;
 pub mod arg;
+pub(crate) mod cuda;
 pub mod elements;
 pub mod gather;
 pub mod grid_sample;

@@ -6,6 +6,7 @@
 mod along;
 pub mod cross_entropy;
 pub mod cross_entropy_grad;
+pub(crate) mod cuda;
 mod labels;
 pub mod linear_cross_entropy;
 pub mod linear_cross_entropy_grad;

@@ -73,21 +73,7 @@ impl OpDef for Concat {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        let out = s.out_dims(0)?;
-        let axis = axis_attr(s, "axis", out.len())?;
-        let dst = row_major(&out);
-        let mut parts = Vec::new();
-        let mut start = 0;
-        for i in 0..s.inputs.len() {
-            let dims = s.dims(i)?;
-            let copy = Strided::new(&dims, &row_major(&dims), &dst, 0, start * dst[axis] as usize);
-            parts.push(Part { input: i, output: 0, copy });
-            start += dims[axis];
-        }
-        if start != out[axis] {
-            return Err(OpError::invalid("the output does not have the inputs' extents"));
-        }
-        Ok(copy_kernel(s.input(0)?.dtype, false, parts))
+        Ok(copy_kernel(s.input(0)?.dtype, false, parts(s)?))
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
@@ -104,6 +90,25 @@ impl OpDef for Concat {
             Case::new("one input", axis(0), &[&[4]]),
         ]
     }
+}
+
+/// Where each input goes.
+pub(super) fn parts(s: &Signature<'_>) -> Result<Vec<Part>, OpError> {
+    let out = s.out_dims(0)?;
+    let axis = axis_attr(s, "axis", out.len())?;
+    let dst = row_major(&out);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for i in 0..s.inputs.len() {
+        let dims = s.dims(i)?;
+        let copy = Strided::new(&dims, &row_major(&dims), &dst, 0, start * dst[axis] as usize);
+        parts.push(Part { input: i, output: 0, copy });
+        start += dims[axis];
+    }
+    if start != out[axis] {
+        return Err(OpError::invalid("the output does not have the inputs' extents"));
+    }
+    Ok(parts)
 }
 
 fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {

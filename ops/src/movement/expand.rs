@@ -85,7 +85,7 @@ impl OpDef for Expand {
     }
 }
 
-fn copy(s: &Signature<'_>) -> Result<Strided, OpError> {
+pub(super) fn copy(s: &Signature<'_>) -> Result<Strided, OpError> {
     let (dims, out) = (s.dims(0)?, extents_attr(s, "shape")?);
     let lead = out.len().checked_sub(dims.len());
     let lead = lead.ok_or_else(|| OpError::invalid("the input has more axes than the output"))?;

@@ -328,7 +328,7 @@ fn generate(b: &mut Builder<'_>, op: &dyn OpDef, attrs: Attrs) -> Result<ValueId
     b.op(op.name(), attrs, &[])
 }
 
-fn scalar_attr<'a>(s: &Signature<'a>, name: &str) -> Result<&'a Literal, OpError> {
+pub(super) fn scalar_attr<'a>(s: &Signature<'a>, name: &str) -> Result<&'a Literal, OpError> {
     let l = s.attrs.opt_tensor(name)?.ok_or_else(|| OpError::invalid(format!("{name} is missing")))?;
     if l.len() != 1 {
         return Err(OpError::invalid(format!("{name} must be one element")));

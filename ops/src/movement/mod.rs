@@ -1,6 +1,7 @@
 //! Operators that move elements or look at shapes: reshapes, transposes, slices, concatenations, padding, broadcasts.
 
 pub mod concat;
+pub(crate) mod cuda;
 pub mod expand;
 pub mod generate;
 pub mod pad;

@@ -1,7 +1,7 @@
 //! Elements added around a tensor: constant, reflected, repeated or wrapped.
 
 use super::{
-    Strided, count, extents_attr, fill,
+    Part, Strided, count, extents_attr, fill,
     generate::read,
     row_major,
     slice::{slice_attrs, slice_axis},
@@ -89,11 +89,7 @@ impl OpDef for Pad {
                 Ok(())
             })));
         }
-        let value = s.attrs.opt_tensor("value")?.cloned().unwrap_or_else(|| Literal::scalar(dtype, 0.0));
-        let out: Vec<usize> = dims.iter().zip(&pads).map(|(d, (b, a))| d + b + a).collect();
-        let dst = row_major(&out);
-        let start = pads.iter().zip(&dst).map(|((b, _), s)| b * *s as usize).sum();
-        let copy = Strided::new(&dims, &row_major(&dims), &dst, 0, start);
+        let (value, Part { copy, .. }) = constant(s)?;
         crate::for_width!(dtype, T => {
             let value: T = read(&value);
             Ok(Box::new(move |io| {
@@ -228,6 +224,21 @@ impl Mode {
         };
         at as usize
     }
+}
+
+/// What fills the padding of constant mode, and where the input goes; other modes are refused.
+pub(super) fn constant(s: &Signature<'_>) -> Result<(Literal, Part), OpError> {
+    if Mode::of(s)? != Mode::Constant {
+        return Err(OpError::unsupported("padding by other elements than constants on CUDA"));
+    }
+    let (dims, dtype) = (s.dims(0)?, s.input(0)?.dtype);
+    let pads = pads(s, dims.len())?;
+    let value = s.attrs.opt_tensor("value")?.cloned().unwrap_or_else(|| Literal::scalar(dtype, 0.0));
+    let out: Vec<usize> = dims.iter().zip(&pads).map(|(d, (b, a))| d + b + a).collect();
+    let dst = row_major(&out);
+    let start = pads.iter().zip(&dst).map(|((b, _), s)| b * *s as usize).sum();
+    let copy = Strided::new(&dims, &row_major(&dims), &dst, 0, start);
+    Ok((value, Part { input: 0, output: 0, copy }))
 }
 
 fn pads(s: &Signature<'_>, rank: usize) -> Result<Vec<(usize, usize)>, OpError> {

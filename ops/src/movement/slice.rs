@@ -225,7 +225,7 @@ fn taken(attrs: &Attrs, shape: &Shape) -> Result<Vec<Taken>, OpError> {
 }
 
 /// The copies from a tensor of extents `dims` to its slice, and back.
-fn copy(attrs: &Attrs, dims: &[usize]) -> Result<(Strided, Strided), OpError> {
+pub(super) fn copy(attrs: &Attrs, dims: &[usize]) -> Result<(Strided, Strided), OpError> {
     let (mut out, mut whole, mut start) = (dims.to_vec(), row_major(dims), 0);
     for t in taken(attrs, &Shape::from(dims))? {
         // Nothing is read where nothing is taken; one element has no stride.

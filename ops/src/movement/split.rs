@@ -112,7 +112,7 @@ impl OpDef for Split {
     }
 }
 
-fn parts(s: &Signature<'_>) -> Result<Vec<Part>, OpError> {
+pub(super) fn parts(s: &Signature<'_>) -> Result<Vec<Part>, OpError> {
     let dims = s.dims(0)?;
     let axis = axis_attr(s, "axis", dims.len())?;
     let src = row_major(&dims);

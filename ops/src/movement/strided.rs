@@ -64,6 +64,12 @@ impl Strided {
         c
     }
 
+    /// Extents, strides of source and destination, and where element 0 lies on each side; `None` for an empty box.
+    pub(crate) fn parts(&self) -> Option<(&[usize], [&[isize]; 2], [usize; 2])> {
+        let starts = [self.src_start, self.dst_start];
+        (!self.empty).then_some((&self.extents, [&self.src, &self.dst], starts))
+    }
+
     /// If the box is one contiguous run on both sides: where it starts in the source, in elements.
     pub(crate) fn run_start(&self) -> Option<usize> {
         let run = self.extents.is_empty() || (self.src == [1] && self.dst == [1]);

@@ -100,7 +100,7 @@ fn check(perm: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     Ok(perm.iter().map(|p| *p as usize).collect())
 }
 
-fn copy(s: &Signature<'_>) -> Result<Strided, OpError> {
+pub(super) fn copy(s: &Signature<'_>) -> Result<Strided, OpError> {
     let dims = s.dims(0)?;
     let perm = check(s.attrs.ints("perm")?, dims.len())?;
     let strides = row_major(&dims);

@@ -64,7 +64,7 @@ fn expect(s: &Signature<'_>, i: usize, want: &TensorType, what: &str) -> Result<
     }
 }
 
-fn rows_of(s: &Signature<'_>) -> Result<Rows, OpError> {
+pub(super) fn rows_of(s: &Signature<'_>) -> Result<Rows, OpError> {
     let dims = s.dims(0)?;
     let axis = normalize_axis(s.attrs.int("axis")?, dims.len())?;
     Ok(Rows { rows: dims[..axis].iter().product(), len: dims[axis..].iter().product() })

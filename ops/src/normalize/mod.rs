@@ -6,6 +6,7 @@
 pub mod batchnorm;
 pub mod batchnorm_grad;
 mod channels;
+pub(crate) mod cuda;
 pub mod group;
 mod import_batchnorm;
 pub mod layer;

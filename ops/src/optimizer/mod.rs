@@ -6,6 +6,7 @@
 pub mod accumulate;
 pub mod adam;
 pub mod clip;
+pub(crate) mod cuda;
 pub mod running;
 pub mod sgd;
 #[cfg(test)]

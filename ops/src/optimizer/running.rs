@@ -18,7 +18,7 @@ use graph::{Attrs, DType, TensorType};
 pub struct RunningUpdate;
 
 /// Updates that are taken in at once.
-fn parts(s: &Signature<'_>) -> Result<i32, OpError> {
+pub(super) fn parts(s: &Signature<'_>) -> Result<i32, OpError> {
     let n = s.attrs.int_or("parts", 1)?;
     i32::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| OpError::invalid(format!("parts must not be {n}")))
 }

@@ -158,14 +158,14 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 
 /// What sums are divided by.
 #[derive(Clone, Copy, PartialEq)]
-enum Divide {
+pub(super) enum Divide {
     Elements,
     Padding,
     Nothing,
 }
 
 impl Divide {
-    fn of(attrs: &Attrs) -> Result<Divide, OpError> {
+    pub(super) fn of(attrs: &Attrs) -> Result<Divide, OpError> {
         match attrs.str_or("divide", "elements")? {
             "elements" => Ok(Divide::Elements),
             "padding" => Ok(Divide::Padding),

@@ -1,6 +1,7 @@
 //! Pools: maxima, means and norms over sliding windows.
 
 pub mod average;
+pub(crate) mod cuda;
 mod export;
 mod lp;
 pub mod max;

@@ -319,7 +319,7 @@ fn kernel_of(weights: &Shape) -> Result<Vec<i64>, OpError> {
 }
 
 /// Window and group count of a convolution; checks ranks and dtypes.
-fn arguments(s: &Signature<'_>) -> Result<(Window, i64), OpError> {
+pub(super) fn arguments(s: &Signature<'_>) -> Result<(Window, i64), OpError> {
     let (x, w) = (s.input(0)?, s.input(1)?);
     if x.dtype != w.dtype || !x.dtype.is_float() {
         return Err(OpError::invalid(format!(

@@ -133,7 +133,7 @@ impl OpDef for ConvGradWeight {
     }
 }
 
-fn arguments(s: &Signature<'_>) -> Result<(Window, i64), OpError> {
+pub(super) fn arguments(s: &Signature<'_>) -> Result<(Window, i64), OpError> {
     let group = s.attrs.int_or("group", 1)?;
     if !(1..=1 << 24).contains(&group) {
         return Err(OpError::invalid(format!("group must be positive, not {group}")));

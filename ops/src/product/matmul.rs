@@ -203,17 +203,17 @@ pub(crate) fn same_dim(a: &Dim, b: &Dim, what: &str) -> Result<(), OpError> {
 }
 
 /// A batch of products with fixed sizes.
-struct Plan {
-    batch: usize,
-    shape: [usize; 3],
-    ta: bool,
-    tb: bool,
+pub(super) struct Plan {
+    pub(super) batch: usize,
+    pub(super) shape: [usize; 3],
+    pub(super) ta: bool,
+    pub(super) tb: bool,
     /// Extents of the batch axes, and how many matrices apart their entries lie in a and b (0 where broadcast).
-    axes: Vec<(usize, [usize; 2])>,
+    pub(super) axes: Vec<(usize, [usize; 2])>,
 }
 
 impl Plan {
-    fn new(s: &Signature<'_>) -> Result<Plan, OpError> {
+    pub(super) fn new(s: &Signature<'_>) -> Result<Plan, OpError> {
         let (a, b, y) = (s.dims(0)?, s.dims(1)?, s.out_dims(0)?);
         let (ta, tb) = transposed(s.attrs)?;
         let rank = y.len() - 2;

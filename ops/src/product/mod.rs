@@ -3,6 +3,7 @@
 mod col2im;
 pub mod conv;
 mod correlate;
+pub(crate) mod cuda;
 mod depthwise;
 mod einsum;
 pub mod gemm;

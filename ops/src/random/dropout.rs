@@ -24,7 +24,7 @@ pub struct DropoutGrad;
 /// Which elements [`Dropout`] with the same attributes keeps. Inputs: seed, step. Attributes: those, and `shape`. Output: booleans.
 pub struct DropoutMask;
 
-fn ratio(s: &Signature<'_>) -> Result<f64, OpError> {
+pub(super) fn ratio(s: &Signature<'_>) -> Result<f64, OpError> {
     let ratio = s.attrs.float_or("ratio", 0.5)?;
     if !(0.0..=1.0).contains(&ratio) {
         return Err(OpError::invalid(format!("ratio must be in [0, 1], not {ratio}")));
@@ -139,7 +139,7 @@ impl OpDef for DropoutGrad {
 }
 
 /// Words below this are dropped; `None`: all are.
-fn threshold(ratio: f64) -> Option<u32> {
+pub(super) fn threshold(ratio: f64) -> Option<u32> {
     u32::try_from((ratio * 4_294_967_296.0).round() as u64).ok()
 }
 

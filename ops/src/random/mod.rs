@@ -1,6 +1,7 @@
 //! Random numbers from a counter: every element is a function of seed, step and the node, so that nothing random is ever stored and a
 //! recomputation gives the same bits.
 
+pub(crate) mod cuda;
 pub mod dropout;
 pub mod generate;
 mod import;

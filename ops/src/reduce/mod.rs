@@ -4,6 +4,7 @@
 //! taken in short blocks of fixed lanes and gathered in f64, so they are accurate for any length.
 
 mod backward;
+pub(crate) mod cuda;
 mod cumsum;
 mod engine;
 mod operators;

@@ -1,0 +1,161 @@
+//! Every kernel of every operator compiled for every architecture, by NVIDIA's compiler from PyPI: no GPU, no headers.
+
+mod common;
+
+use common::case_of;
+use cuda::{
+    Unit,
+    nvrtc::{Nvrtc, Output},
+    search::{Library, Process, find},
+};
+use graph::DType;
+use ops::OPS;
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// Architectures that kernels are promised for and that are compiled here: all of them in CI, where minutes are spent; elsewhere, unless
+/// `DTRC_ALL_ARCHITECTURES` is set, the oldest and the newest, which differ most.
+fn architectures() -> &'static [u32] {
+    let all = ["CI", "DTRC_ALL_ARCHITECTURES"].iter().any(|v| std::env::var_os(v).is_some());
+    if all { &[75, 80, 90, 100, 120] } else { &[75, 120] }
+}
+
+/// The compiler, or `None` after saying loudly that the test is skipped.
+///
+/// # Panics
+///
+/// If `CI` is set and there is none, or if it does not open.
+fn nvrtc() -> Option<Nvrtc> {
+    let found = find(&Process, Library::Nvrtc, None);
+    if found.is_none() {
+        let how = Library::Nvrtc.remedy();
+        assert!(std::env::var_os("CI").is_none(), "NVRTC is not found: {how}");
+        eprintln!("SKIPPED: NVRTC is not found: {how}");
+    }
+    found.map(|path| Nvrtc::open(&path).unwrap_or_else(|e| panic!("{e}")))
+}
+
+/// The unit of a launch, as its source is now.
+fn current(launch: &ops::cuda::Launch) -> Unit {
+    Unit::of(launch).reread(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ops/src"))
+}
+
+/// The units of all cases of all operators, by a representative operator.
+fn units(dtypes: &[DType]) -> BTreeMap<Unit, &'static str> {
+    let mut all = BTreeMap::new();
+    for op in OPS {
+        for case in op.cases() {
+            for dtype in dtypes {
+                let Ok(given) = case_of(*op, &case, *dtype, 1) else { continue };
+                for launch in given.launches(*op) {
+                    all.entry(current(&launch)).or_insert_with(|| op.name());
+                }
+            }
+        }
+    }
+    all
+}
+
+/// What the assembler says of each kernel: name, registers, bytes of spills.
+fn resources(log: &str) -> Vec<(String, u32, u32)> {
+    let number = |line: &str, before: &str| -> Option<u32> {
+        line.split(before).next()?.trim_end().rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    let (mut all, mut name, mut spills) = (Vec::new(), String::new(), 0);
+    for line in log.lines() {
+        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+            name = rest.split('\'').next().unwrap_or_default().to_owned();
+        } else if line.contains("bytes spill stores") {
+            spills = number(line, " bytes spill stores").unwrap_or(0)
+                + number(line, " bytes spill loads").unwrap_or(0);
+        } else if line.contains("registers") {
+            all.push((name.clone(), number(line, " registers").unwrap_or(0), spills));
+        }
+    }
+    all
+}
+
+#[test]
+fn every_kernel_compiles_for_every_architecture() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let units: Vec<(Unit, &str)> = units(&[DType::F32]).into_iter().collect();
+    let architectures = architectures();
+    let next = AtomicUsize::new(0);
+    let (problems, seen) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((unit, op)) = units.get(i / architectures.len()) else { break };
+                    let arch = architectures[i % architectures.len()];
+                    match nvrtc.compile(unit, arch, Output::Cubin) {
+                        Err(e) => problems.lock().unwrap().push(format!("{op}: {e}")),
+                        Ok(done) => {
+                            let kernels = resources(&done.log);
+                            if kernels.is_empty() {
+                                problems.lock().unwrap().push(format!("{}: no kernels in {:?}", unit.describe(), done.log));
+                            }
+                            seen.fetch_add(kernels.len(), Ordering::Relaxed);
+                            // 256 threads of 128 registers are two blocks a processor.
+                            for (name, registers, spills) in kernels {
+                                if spills > 0 || registers > 128 {
+                                    let what = format!("{name} of {}: {registers} registers, {spills} bytes spilled on sm_{arch}", unit.describe());
+                                    problems.lock().unwrap().push(what);
+                                }
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let problems = problems.into_inner().unwrap();
+    println!("{} units, {} kernels on {} architectures", units.len(), seen.into_inner(), architectures.len());
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// Kernels that move whole tensors do so 16 bytes at a time.
+#[test]
+fn bulk_kernels_access_16_bytes() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let find_unit = |op: &str| {
+        let op = ops::find(op).unwrap();
+        let given = case_of(op, &op.cases()[0], DType::F32, 1).unwrap();
+        current(&given.launches(op)[0])
+    };
+    for op in ["Add", "Relu", "Fill"] {
+        let unit = find_unit(op);
+        let ptx = nvrtc.compile(&unit, 80, Output::Ptx).unwrap();
+        let text = String::from_utf8_lossy(&ptx.bytes).into_owned();
+        assert!(
+            text.contains("st.global.v4") || text.contains("st.global.v2.b64"),
+            "{op}: no stores of 16 bytes"
+        );
+        if op != "Fill" {
+            assert!(
+                text.contains("ld.global.v4") || text.contains("ld.global.v2.b64"),
+                "{op}: no loads of 16 bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_does_not_compile_is_said_with_the_line() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let unit = Unit {
+        name: "wrong.cu".to_owned(),
+        text: "nonsense".to_owned(),
+        defines: vec![],
+        headers: Default::default(),
+    };
+    let e = nvrtc.compile(&unit, 80, Output::Cubin).unwrap_err().to_string();
+    assert!(e.contains("wrong.cu") && e.contains("sm_80"), "{e}");
+}

@@ -1,0 +1,59 @@
+//! CUDA kernels as data: which source, which entry, on what grid, with what arguments.
+//!
+//! The sources stand beside the operators (`ops/src/<family>/*.cu`); a family's `cuda.rs` computes from shapes and attributes what is
+//! launched ([`Kernels`]). Nothing here compiles or runs anything: devices do ([`Driver`](../../cuda) calls), the simulated one included,
+//! for which [`HOST_HEADER`] makes the same sources C++ for the CPU.
+
+pub(crate) mod launch;
+mod registry;
+
+use crate::{OpError, Signature};
+pub use launch::{Arg, BLOCK, Kernels, Launch, Source, dtype_name, width_name};
+pub(crate) use launch::{Builder, blocks_for, source};
+pub use registry::{CudaRegistry, registry};
+
+/// What every source includes, by the name `dtrc_device.h`.
+pub const DEVICE_HEADER: &str = include_str!("dtrc_device.h");
+/// What it includes where kernels run on the CPU, by the name `dtrc_host.h`.
+pub const HOST_HEADER: &str = include_str!("dtrc_host.h");
+
+/// Computes what an operator launches for a signature.
+pub(crate) type Plan = fn(&Signature<'_>) -> Result<Kernels, OpError>;
+
+/// The tables of the families.
+const FAMILIES: &[&[(&str, Plan)]] = &[
+    crate::elementwise::cuda::FUNCTIONS,
+    crate::elementwise::cuda::PLAIN,
+    crate::elementwise::cuda::OTHERS,
+    crate::reduce::cuda::KERNELS,
+    crate::movement::cuda::KERNELS,
+    crate::indexing::cuda::KERNELS,
+    crate::product::cuda::KERNELS,
+    crate::pool::cuda::KERNELS,
+    crate::normalize::cuda::KERNELS,
+    crate::loss::cuda::KERNELS,
+    crate::random::cuda::KERNELS,
+    crate::optimizer::cuda::KERNELS,
+];
+
+/// The plan of an operator's kernels, if it has any.
+pub(crate) fn plan(op: &str) -> Option<Plan> {
+    FAMILIES.iter().copied().flatten().find(|(name, _)| *name == op).map(|(_, plan)| *plan)
+}
+
+/// What [`crate::OpDef::cuda`] gives by default: what the family's table has.
+pub(crate) fn kernels(op: &str, s: &Signature<'_>) -> Result<Kernels, OpError> {
+    match plan(op) {
+        Some(plan) => plan(s),
+        None => Err(OpError::unsupported(format!("{op} has no CUDA kernel yet"))),
+    }
+}
+
+/// What a kernel that failed says of its data, from the status it leaves: code, position and value.
+pub fn failure(code: u32, row: i64, value: i64) -> String {
+    match code {
+        1 => format!("label {value} at row {row} is no class and not ignore_index"),
+        2 => format!("index {value} at position {row} of the indices is outside of its axis"),
+        _ => format!("failure {code} (position {row}, value {value})"),
+    }
+}

@@ -1,0 +1,38 @@
+//! Operators as a plan for CUDA sees them: the facts of the CPU's, but scratch memory is that of the CUDA kernels.
+
+use crate::{Facts, Registry, Signature, find};
+use graph::{Graph, Implementation, NodeId, OpFacts, TensorType};
+
+/// As [`Registry`], for plans that run on CUDA. An operator without a CUDA kernel is refused, unless nothing of it is executed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaRegistry;
+
+impl OpFacts for CudaRegistry {
+    fn infer(&self, graph: &Graph, node: NodeId) -> Result<Vec<TensorType>, String> {
+        Registry.infer(graph, node)
+    }
+
+    fn facts(&self, graph: &Graph, node: NodeId) -> Result<Facts, String> {
+        let facts = Registry.facts(graph, node)?;
+        let node = graph.node(node);
+        let op = find(&node.op).ok_or_else(|| format!("unknown operator {}", node.op))?;
+        if !node.outputs.is_empty() && facts.views.len() == node.outputs.len() {
+            return Ok(Facts { implementations: implementation(0), ..facts });
+        }
+        let kernels = op.cuda(&Signature::of(graph, node)).map_err(|e| e.to_string())?;
+        Ok(Facts { implementations: implementation(kernels.workspace), ..facts })
+    }
+
+    fn numeric_class(&self, op: &str) -> Option<u32> {
+        Registry.numeric_class(op)
+    }
+}
+
+fn implementation(workspace: u64) -> Vec<Implementation> {
+    vec![Implementation { name: "cuda", workspace, slowdown_permille: 1000 }]
+}
+
+/// The operators as plans for CUDA, or for the CPU, see them.
+pub fn registry(cuda: bool) -> &'static dyn OpFacts {
+    if cuda { &CudaRegistry } else { &Registry }
+}

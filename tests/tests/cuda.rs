@@ -1,0 +1,258 @@
+//! Training through the whole CUDA path without a GPU: plans for CUDA, one arena, captured graphs, kernels run on the CPU, and every access
+//! proved to be ordered. Faults that are planted in it are found.
+
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    pipeline::{Budget, CompileError, Request, plan_budgets, programs},
+    planner::{Options, PlanError},
+};
+use cuda::sim::{Fault, HostCompiler, Sim};
+use graph::{Graph, Literal};
+use plan::{Device, Place, Plan, ProgramKind, Step};
+use runtime::{
+    CpuDevice, CudaDevice, Device as _, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, resolve,
+};
+use std::{collections::BTreeMap, path::Path};
+use tests::{
+    Weights, data,
+    reference::{Reference, adamw, import_model, options},
+};
+
+/// The C++ compiler, or `None` after saying loudly that the test is skipped.
+///
+/// # Panics
+///
+/// If `CI` is set and there is none.
+fn compiler() -> Option<HostCompiler> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let compiler = HostCompiler::new(&root.join("target/cuda-host")).reading(&root.join("ops/src"));
+    if !compiler.works() {
+        assert!(std::env::var_os("CI").is_none(), "there is no C++ compiler: install one, or set CXX");
+        eprintln!("SKIPPED: there is no C++ compiler: install one, or set CXX");
+        return None;
+    }
+    Some(compiler)
+}
+
+fn plans(graphs: &[(ProgramKind, Graph)], device: Device, shares: &[f64]) -> Result<Vec<Plan>, String> {
+    let planner = Options { work: Some(200_000), ..Options::default() };
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let request = Request {
+        model: "test",
+        accumulate: 1,
+        device,
+        weight_hash: &|_| None,
+        costs: &costs,
+        planner: &planner,
+    };
+    let budgets: Vec<Budget> = shares.iter().map(|s| Budget::OfKeepAll(*s)).collect();
+    let mut out = Vec::new();
+    for result in plan_budgets(graphs.to_vec(), &budgets, &request).map_err(|e| e.to_string())? {
+        out.push(match result {
+            Ok(c) => c.plan,
+            Err(CompileError::Plan(PlanError::Infeasible(i))) => {
+                let least = [Budget::Bytes(i.least_arena)];
+                let mut again = plan_budgets(graphs.to_vec(), &least, &request).map_err(|e| e.to_string())?;
+                again.remove(0).map_err(|e| format!("the least arena is infeasible: {e}"))?.plan
+            }
+            Err(e) => return Err(e.to_string()),
+        });
+    }
+    Ok(out)
+}
+
+/// A model ready to be planned and trained.
+struct Model {
+    graphs: Vec<(ProgramKind, Graph)>,
+    weights: compiler::import::Weights,
+    io: BTreeMap<String, Literal>,
+}
+
+impl Model {
+    fn load(root: &Path, model: &str, variant: &str) -> Model {
+        let file = format!("{model}.{variant}.onnx");
+        let reference = Reference::load(root, model);
+        let imported = import_model(&root.join("small").join(&file), &file, model, &reference.io);
+        let train = options(&imported, &reference, &file, adamw());
+        let (graphs, _) = programs(&imported.graph, Some(&train), None).unwrap();
+        Model { graphs, weights: imported.weights, io: reference.io }
+    }
+
+    fn session(&self, plan: &Plan, device: Box<dyn runtime::Device>) -> Result<Session, RuntimeError> {
+        Session::load(plan.clone(), device, &mut Weights(&self.weights), LoadOptions::default())
+    }
+
+    fn step(&self, session: &mut Session, step: i64, options: RunOptions) -> Result<f64, RuntimeError> {
+        let data: Vec<(&str, &[u8])> =
+            self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();
+        let inputs = StepInputs { data: &data, learning_rate: 1e-3, step, seed: 3, ..StepInputs::default() };
+        Ok(session.run(0, &inputs, options)?.loss().unwrap())
+    }
+}
+
+fn simulated(sim: Sim, compiler: HostCompiler) -> Box<dyn runtime::Device> {
+    Box::new(CudaDevice::new(Box::new(sim), Box::new(compiler)).unwrap())
+}
+
+const STEPS: i64 = 4;
+const MEMORY: u64 = 1 << 30;
+
+/// Losses, and the state after the last step.
+fn train(
+    model: &Model,
+    plan: &Plan,
+    device: Box<dyn runtime::Device>,
+    options: RunOptions,
+) -> (Vec<f64>, Vec<Vec<u8>>) {
+    let mut session = model.session(plan, device).unwrap_or_else(|e| panic!("{e}"));
+    let losses = (1..=STEPS).map(|s| model.step(&mut session, s, options).unwrap_or_else(|e| panic!("{e}")));
+    let losses = losses.collect();
+    (losses, plan.state.iter().map(|e| session.state(&e.name).unwrap()).collect())
+}
+
+fn check(model: &str, variant: &str) {
+    let (Some(root), Some(_)) = (data("models"), compiler()) else { return };
+    let m = Model::load(&root, model, variant);
+    let on_cpu = plans(&m.graphs, Device::Cpu, &[1.0]).unwrap();
+    let (expected, _) = train(&m, &on_cpu[0], Box::new(CpuDevice::new(1).unwrap()), RunOptions::default());
+    let on_cuda = plans(&m.graphs, Device::Cuda, &[1.0, 0.5]).unwrap();
+    assert_eq!(on_cuda[0].numerics, on_cuda[1].numerics);
+    let look = RunOptions { check_recompute: true, measure: false };
+    let mut states = Vec::new();
+    for (plan, options) in on_cuda.iter().zip([RunOptions::default(), look]) {
+        let device = simulated(Sim::new(MEMORY), compiler().unwrap());
+        let (losses, state) = train(&m, plan, device, options);
+        println!("{model}.{variant} in {} bytes: {losses:?}, on the CPU {expected:?}", plan.arena);
+        for (a, b) in losses.iter().zip(&expected) {
+            assert!((a - b).abs() <= 2e-5 * b.abs().max(1.0), "{losses:?} is not {expected:?}");
+        }
+        states.push((losses, state));
+    }
+    assert!(on_cuda[1].arena < on_cuda[0].arena, "nothing was recomputed");
+    assert!(states[0] == states[1], "the budget changed bits");
+}
+
+#[test]
+fn mlp_trains() {
+    check("mlp", "ts_loss");
+}
+
+#[test]
+fn mlp_with_dropout_trains() {
+    check("mlp", "ts_dropout");
+}
+
+#[test]
+fn smallcnn_trains() {
+    check("smallcnn", "ts_loss");
+}
+
+#[test]
+fn gpt2_trains() {
+    check("gpt2", "ts_loss");
+}
+
+#[test]
+fn bert_trains() {
+    check("bert", "ts_loss");
+}
+
+fn mlp() -> Option<(Model, Plan, HostCompiler)> {
+    let (root, compiler) = (data("models")?, compiler()?);
+    let m = Model::load(&root, "mlp", "ts_loss");
+    let plan = plans(&m.graphs, Device::Cuda, &[1.0]).unwrap().remove(0);
+    Some((m, plan, compiler))
+}
+
+/// What a session says of a fault: while loading, or in its first step.
+fn first_error(m: &Model, plan: &Plan, sim: Sim, compiler: HostCompiler) -> Option<String> {
+    let device = CudaDevice::new(Box::new(sim), Box::new(compiler));
+    let device = match device {
+        Ok(d) => Box::new(d),
+        Err(e) => return Some(e.to_string()),
+    };
+    let mut session = match m.session(plan, device) {
+        Ok(s) => s,
+        Err(e) => return Some(e.to_string()),
+    };
+    m.step(&mut session, 1, RunOptions::default()).err().map(|e| e.to_string())
+}
+
+#[test]
+fn a_missing_event_is_found() {
+    let Some((m, plan, compiler)) = mlp() else { return };
+    let e = first_error(&m, &plan, Sim::new(MEMORY).with(Fault::SkipWait(0)), compiler).unwrap();
+    assert!(e.contains("without waiting for an input"), "{e}");
+}
+
+#[test]
+fn a_missing_copy_is_found() {
+    let Some((m, plan, _)) = mlp() else { return };
+    for n in 0..6 {
+        let sim = Sim::new(MEMORY).with(Fault::SkipUpload(n));
+        let e = first_error(&m, &plan, sim, compiler().unwrap()).unwrap();
+        assert!(e.contains("that nothing has written"), "upload {n}: {e}");
+    }
+}
+
+/// Two values that live together in one place: no validator stands before the device here.
+#[test]
+fn an_overlapping_buffer_is_found() {
+    let Some((_, mut plan, compiler)) = mlp() else { return };
+    let program = &mut plan.programs[0];
+    let offsets: Vec<u64> = program
+        .steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::Run(r) => r.outputs.first(),
+            _ => None,
+        })
+        .filter_map(|p| if let Place::New { offset, .. } = p { Some(*offset) } else { None })
+        .collect();
+    // The second layer's output goes where the first one's lies, which the backward pass still reads.
+    let (first, second) = (offsets[0], offsets.iter().copied().find(|o| *o != offsets[0]).unwrap());
+    for s in &mut program.steps {
+        let Step::Run(r) = s else { continue };
+        for p in &mut r.outputs {
+            if let Place::New { offset, .. } = p
+                && *offset == second
+            {
+                *offset = first;
+            }
+        }
+    }
+    assert!(plan::validate(&plan, ops::cuda::registry(true)).is_err());
+    let mut device = CudaDevice::new(Box::new(Sim::new(MEMORY)), Box::new(compiler)).unwrap();
+    device.allocate(plan.arena).unwrap();
+    let (calls, _) = resolve(&plan, &plan.programs[0], ops::cuda::registry(true)).unwrap();
+    let loaded = device.load(&plan.programs[0].graph, calls).unwrap();
+    device.write(0, &vec![0; plan.arena as usize]).unwrap();
+    let e = device.run(loaded, RunOptions::default()).unwrap_err().to_string();
+    assert!(e.contains("has overwritten meanwhile"), "{e}");
+}
+
+/// An error of each driver call in turn is a sentence that names the call; a new session runs.
+#[test]
+fn errors_of_every_driver_call_are_sentences() {
+    let Some((m, plan, _)) = mlp() else { return };
+    let mut failed = 0;
+    for n in 0.. {
+        let sim = Sim::new(MEMORY).with(Fault::FailCall(n));
+        let Some(e) = first_error(&m, &plan, sim, compiler().unwrap()) else { break };
+        assert!(
+            e.starts_with("cu") && e.contains("(planted)") && e.contains("checkpoints are intact"),
+            "call {n}: {e}"
+        );
+        failed += 1;
+    }
+    assert!(failed > 50, "only {failed} calls");
+    assert_eq!(first_error(&m, &plan, Sim::new(MEMORY), compiler().unwrap()), None);
+}
+
+#[test]
+fn too_little_memory_is_refused_with_both_numbers() {
+    let Some((m, plan, compiler)) = mlp() else { return };
+    let e = first_error(&m, &plan, Sim::new(plan.arena), compiler).unwrap();
+    let needed = plan.arena.next_multiple_of(256) + 256;
+    assert!(e.contains(&needed.to_string()) && e.contains(&plan.arena.to_string()), "{e}");
+}
