@@ -525,7 +525,10 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     let options = args.import_options(!args.inference);
     let mut open = import::import_open(&args.model, &options)?;
     if args.rewrites != Rewrites::Exact || args.explain_rewrites {
-        note(global.quiet, "what is made at every step is not rewritten: bind its sizes with --dim for that");
+        note(
+            global.quiet,
+            "what is made at every step, and buckets beside it, are not rewritten: bind one size (--dim NAME=N)",
+        );
     }
     tell(&open.remarks, global);
     open.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
