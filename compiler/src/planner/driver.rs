@@ -29,6 +29,8 @@ const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search
 const RUNGS: u64 = 24;
 /// A plan by more than this part of the base time above the bound is worth another search.
 const FAR: Nanos = 200;
+/// Of many nodes windows are decided by this part of the base time above the bound.
+const FAR_OF_MANY: Nanos = 500;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
 
@@ -401,11 +403,15 @@ impl<'i, 'a> Session<'i, 'a> {
         if hopeless || at_bound(&best) {
             return best;
         }
+        // What is left to gain at most.
+        let gap = |c: &Candidate| c.score.time.saturating_sub(base).saturating_sub(bound.extra_time);
+        if large && gap(&best) <= base / FAR_OF_MANY {
+            return best;
+        }
         let context = &mut self.context;
         let found = ilp_windows::improve(context, &best, if large { share / 8 } else { share });
         self.report("local search", budget, std::slice::from_ref(&found));
-        let far = found.score.time.saturating_sub(base).saturating_sub(bound.extra_time) > base / FAR;
-        if !far {
+        if gap(&found) <= base / FAR {
             return found;
         }
         let more = if large { share } else { share / 2 };
