@@ -164,6 +164,11 @@ impl Machine {
         Ok(op)
     }
 
+    /// Sets [`Options::remat_limit`] anew.
+    pub fn limit_repeats(&mut self, limit: u64) {
+        self.options.remat_limit = Some(limit);
+    }
+
     /// The program as it is now; measured costs have replaced declared ones.
     pub fn program(&self) -> &Program {
         &self.program

@@ -53,8 +53,9 @@ impl RandomProgram {
             };
             live.push(made);
         }
-        let last = &live[live.len() - 1];
-        let square = b.call("Mul", "squares", &[last, last]);
+        // Whatever is drawn, one weight is trained.
+        let sum = b.call("Add", "sum", &[&live[live.len() - 1], "h"]);
+        let square = b.call("Mul", "squares", &[&sum, &sum]);
         let loss = b.with("ReduceMean", "loss", &[&square], &[("keepdims", Value::Int(0))]);
         b.output(&loss)
     }

@@ -1,10 +1,10 @@
 //! Programs with loops under online rematerialization: peak against pool and extra time, from everything kept down to the least pool, as
 //! CSV.
 //!
-//! Times are seconds of all cores for one step, the median of three; planning is the first step's, the others take its plan. The last two
+//! Times are seconds of all cores for one step, the median of three: the first plans, the others take its plan. The last two
 //! columns are what checkpoints at every square root of the length would come to: their share of the memory and one more forward pass.
 //!
-//! `dynamic [FACTOR ..]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of springs, 500 of the LSTM, a
+//! `dynamic [MODEL-SUBSTRING] [FACTOR ..]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of springs, 500 of the LSTM, a
 //! tree of 200 nodes).
 
 use compiler::{
@@ -160,8 +160,7 @@ fn step(
         let start = bench::process_cpu_seconds();
         match s.run(0, &inputs, RunOptions::default()) {
             Ok(r) => {
-                let mut report = r.report.dynamic.unwrap_or_default();
-                report.planning_ns = report.planning_ns.max(last.1.planning_ns);
+                let report = r.report.dynamic.unwrap_or_default();
                 last = (r.loss().unwrap_or(f64::NAN).to_bits(), report);
             }
             Err(e) => return Ok(Err(e.to_string())),
@@ -173,17 +172,23 @@ fn step(
 }
 
 fn main() -> anyhow::Result<()> {
-    let mut factors: Vec<f64> = std::env::args().skip(1).map(|t| t.parse()).collect::<Result<_, _>>()?;
+    let (mut factors, mut wanted): (Vec<f64>, String) = (Vec::new(), String::new());
+    for argument in std::env::args().skip(1) {
+        match argument.parse() {
+            Ok(factor) => factors.push(factor),
+            Err(_) => wanted = argument,
+        }
+    }
     if factors.is_empty() {
         factors = vec![0.05];
     }
     let dir = std::env::temp_dir().join(format!("dtrc-dynamic-{}", std::process::id()));
     std::fs::create_dir_all(&dir)?;
     println!(
-        "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,cpu_seconds,seconds_extra,planning_seconds,\
+        "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,cpu_seconds,seconds_extra,\
          root_percent,root_extra"
     );
-    for case in factors.into_iter().flat_map(cases) {
+    for case in factors.into_iter().flat_map(cases).filter(|c| c.name.contains(&wanted)) {
         let path = dir.join("model.onnx");
         std::fs::write(&path, onnx_models::to_bytes(&case.model)?)?;
         let (bits, base, free) = step(&path, &case, 1 << 33, true)?.map_err(anyhow::Error::msg)?;
@@ -197,7 +202,7 @@ fn main() -> anyhow::Result<()> {
                 Ok((b, seconds, r)) => {
                     anyhow::ensure!(b == bits, "{}: other bits at {percent} %", case.name);
                     println!(
-                        "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.4},{:.1},{:.3}",
+                        "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.1},{:.3}",
                         case.name,
                         r.nodes,
                         r.pool.peak,
@@ -205,7 +210,6 @@ fn main() -> anyhow::Result<()> {
                         r.remats,
                         r.extra_permille as f64 / 1000.0,
                         seconds / base - 1.0,
-                        r.planning_ns as f64 / 1e9,
                         root.0,
                         root.1
                     );

@@ -43,6 +43,16 @@ pub struct Straight {
 impl Straight {
     /// The maker of what comes from outside.
     pub const OUTSIDE: u32 = u32::MAX;
+
+    /// The most bytes that one op needs at once: with less, no order helps.
+    pub fn largest_need(&self) -> u64 {
+        let bytes = |s: &u32| self.bytes[*s as usize];
+        let need = |s: &Step| {
+            let over = s.over.map_or(0, |(made, _)| bytes(&made));
+            s.reads.iter().chain(&s.makes).map(bytes).sum::<u64>() + s.workspace - over
+        };
+        self.steps.iter().map(need).max().unwrap_or(0)
+    }
 }
 
 /// What is done next.

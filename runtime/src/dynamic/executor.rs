@@ -30,7 +30,7 @@ use std::{
 pub(super) const PATIENCE: u64 = 64;
 
 /// The same where the whole step is known.
-const PLANNED_PATIENCE: u64 = 16;
+const PLANNED_PATIENCE: u64 = 8;
 /// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
 const LARGE: usize = 3_000;
 /// Patience with those.
@@ -289,6 +289,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
                 Ok(e) => *e,
                 Err(e) => bug(e.to_string()),
             },
+            dtr::Error::Thrash { .. } => self.full(self.world.ops.len() as u32 - 1, 0, true),
             dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
         })?;
@@ -521,6 +522,9 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         let past = Past { world: &self.world, tensors: &self.tensors, ran: &self.ran };
         let layout = Layout::new(g, &nodes, first, self.around, past)?;
         let budget = self.world.pool.bytes();
+        if self.world.device.is_none() && layout.program.largest_need() > budget {
+            return Err(bug("an op does not fit the pool".to_owned()));
+        }
         if let Some(schedule) = self.around.plans.find(&layout.program, budget) {
             return Script::new(g, &layout, &schedule, &self.world).map(Some);
         }
@@ -551,6 +555,8 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
             self.step_cost += self.info(g, NodeId(i as u32))?.cost;
         }
+        // One nested recomputation alone may take for ever.
+        self.machine.limit_repeats(self.patience.saturating_mul(self.step_cost));
         let mut commits = Vec::new();
         for (i, needed) in needed.into_iter().enumerate() {
             let n = NodeId(i as u32);
