@@ -152,6 +152,6 @@ pub(crate) const KERNELS: &[(&str, Plan)] = &[
         let one = bits(&Literal::scalar(dtype, 1.0));
         make(s, "eye", dtype, vec![Arg::Index(columns), Arg::I64(s.attrs.int("k")?), Arg::U64(one)])
     }),
-    ("ShapeOf", |s| extents(s, s.dims(0)?.iter().map(|d| *d as i64).collect())),
+    ("Shape", |s| extents(s, s.dims(0)?.iter().map(|d| *d as i64).collect())),
     ("Size", |s| extents(s, vec![s.dims(0)?.iter().product::<usize>() as i64])),
 ];

@@ -22,6 +22,9 @@ pub(crate) fn row_major(dims: &[usize]) -> Vec<isize> {
     strides
 }
 
+/// Extents, strides of source and destination, and where element 0 lies on each side.
+type Parts<'a> = (&'a [usize], [&'a [isize]; 2], [usize; 2]);
+
 /// A copy of a box of elements: extents, and for each side the stride of each axis and where element 0 lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
@@ -64,8 +67,8 @@ impl Strided {
         c
     }
 
-    /// Extents, strides of source and destination, and where element 0 lies on each side; `None` for an empty box.
-    pub(crate) fn parts(&self) -> Option<(&[usize], [&[isize]; 2], [usize; 2])> {
+    /// What the copy is made of; `None` for an empty box.
+    pub(crate) fn parts(&self) -> Option<Parts<'_>> {
         let starts = [self.src_start, self.dst_start];
         (!self.empty).then_some((&self.extents, [&self.src, &self.dst], starts))
     }
