@@ -204,6 +204,10 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
         let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
         return Err(CliError::usage(what));
     };
+    if model.bounded {
+        let what = "--emit-onnx writes a program of one size, and a bound or several sizes were given: bind them with --dim NAME=N";
+        return Err(CliError::usage(what));
+    }
     if *kind == plan::ProgramKind::Micro {
         return Err(CliError::usage(
             "--emit-onnx writes a whole step, and --accumulate cuts it into parts: leave one of them out",
