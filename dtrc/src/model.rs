@@ -345,7 +345,7 @@ impl ModelArgs {
         let named =
             |v: &&graph::ValueId| self.loss_output.as_ref().is_none_or(|n| **n == *graph.value(**v).name);
         let scores = graph.ty(*graph.outputs.iter().find(named)?).shape.fixed()?;
-        let scores: Vec<u64> = scores.into_iter().map(|d| d.max(0) as u64).collect();
+        let scores: Vec<u64> = scores.into_iter().map(|d| d as u64).collect();
         let usual = if scores.len() == 3 { 2 } else { 1 };
         let fits = |axis: usize| {
             let rest: Vec<u64> = (0..scores.len()).filter(|a| *a != axis).map(|a| scores[a]).collect();
@@ -369,8 +369,8 @@ impl ModelArgs {
             let Some(first) = ty.shape.0.first() else { continue };
             match (first.as_symbol(), first.as_const()) {
                 (Some(s), _) => {
-                    if self.dims.iter().all(|d| d.name != *s.to_string()) {
-                        self.dims.push(DimArg::bound(&s.to_string(), n as i64));
+                    if self.dims.iter().all(|d| *d.name != *s.as_ref()) {
+                        self.dims.push(DimArg::bound(s.as_ref(), n as i64));
                     }
                     bound = true;
                 }

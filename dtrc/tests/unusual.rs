@@ -200,7 +200,7 @@ fn the_class_axis_follows_from_the_labels() {
     // One-hot along the classes' axis.
     let hot = |classes: usize| -> Vec<f32> {
         let at = |i: usize| (i / (classes * 4) * 4 + i % 4, i / 4 % classes);
-        (0..2 * classes * 4).map(|i| at(i)).map(|(row, c)| f32::from(labels[row] == c as i64)).collect()
+        (0..2 * classes * 4).map(at).map(|(row, c)| f32::from(labels[row] == c as i64)).collect()
     };
     let one_hot = |classes: usize| {
         let path = dir.path().join(format!("hot{classes}.npz"));

@@ -134,7 +134,9 @@ mod tests {
             }
             for _ in 0..1 + random.below(5) {
                 let terms: Vec<(Column, f64)> = (0..program.len() as Column)
-                    .filter_map(|c| (random.below(2) == 0).then(|| (c, random.below(7) as f64 - 2.0)))
+                    .filter_map(|c| {
+                        if random.below(2) == 0 { Some((c, random.below(7) as f64 - 2.0)) } else { None }
+                    })
                     .collect();
                 program.at_least(terms, random.below(5) as f64);
             }
