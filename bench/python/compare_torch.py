@@ -80,14 +80,13 @@ def checkpoint(a, cases, costs):
         held = t_less["peak_rss_bytes"] - t_less["base_rss_bytes"]
         all_s, all_p, all_arena = ours(a, model, dims, "100%", costs)
         t_extra = t_less["median_s"] / t_all["median_s"] - 1
-        for budget in [str(held)]:
-            less_s, less_p, less_arena = ours(a, model, dims, budget, costs)
-            extra = less_s / all_s - 1
-            rows.append([model, batch, seq or "", budget, all_arena, less_arena, round(all_s, 4), round(all_p, 4), round(less_s, 4), round(less_p, 4),
-                         round(extra, 4), t_all["median_s"], t_less["median_s"], round(t_extra, 4)])
-            print(f"{model:12} budget {budget:>12} (keep-all {all_arena}, arena {less_arena})   dtrc {all_s:.3f} -> {less_s:.3f} s, {100 * extra:+.1f} % "
-                  f"(predicted {less_p:.3f})   torch {t_all['median_s']:.3f} -> {t_less['median_s']:.3f} s, {100 * t_extra:+.1f} %", flush=True)
-    return ["model", "batch", "seq", "budget", "dtrc_keep_all_arena_bytes", "dtrc_arena_bytes", "dtrc_keep_all_s", "dtrc_keep_all_predicted_s", "dtrc_s",
+        less_s, less_p, less_arena = ours(a, model, dims, str(held), costs)
+        extra = less_s / all_s - 1
+        rows.append([model, batch, seq or "", held, all_arena, less_arena, round(all_s, 4), round(all_p, 4), round(less_s, 4), round(less_p, 4),
+                     round(extra, 4), t_all["median_s"], t_less["median_s"], round(t_extra, 4)])
+        print(f"{model:12} budget {held} (keep-all {all_arena}, arena {less_arena})   dtrc {all_s:.3f} -> {less_s:.3f} s, {100 * extra:+.1f} % "
+              f"(predicted {less_p:.3f})   torch {t_all['median_s']:.3f} -> {t_less['median_s']:.3f} s, {100 * t_extra:+.1f} %", flush=True)
+    return ["model", "batch", "seq", "budget_bytes", "dtrc_keep_all_arena_bytes", "dtrc_arena_bytes", "dtrc_keep_all_s", "dtrc_keep_all_predicted_s", "dtrc_s",
             "dtrc_predicted_s", "dtrc_extra", "torch_eager_s", "torch_checkpoint_s", "torch_extra"], rows
 
 
