@@ -15,7 +15,7 @@ use compiler::{
     evaluate::evaluation,
     import::{self, Imported, Open, Weights, trainable},
     pipeline::{CompileError, rewritten_programs},
-    train::{Loss, Optimizer, TrainOptions, find_loss},
+    train::{Loss, Optimizer, TrainOptions, find_loss, usual_class_axis},
     variants::Part,
 };
 use graph::{DType, Graph, TensorType};
@@ -346,7 +346,7 @@ impl ModelArgs {
             |v: &&graph::ValueId| self.loss_output.as_ref().is_none_or(|n| **n == *graph.value(**v).name);
         let scores = graph.ty(*graph.outputs.iter().find(named)?).shape.fixed()?;
         let scores: Vec<u64> = scores.into_iter().map(|d| d as u64).collect();
-        let usual = if scores.len() == 3 { 2 } else { 1 };
+        let usual = usual_class_axis(scores.len());
         let fits = |axis: usize| {
             let rest: Vec<u64> = (0..scores.len()).filter(|a| *a != axis).map(|a| scores[a]).collect();
             Dataset::fits(labels, &rest)

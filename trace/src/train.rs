@@ -297,6 +297,11 @@ pub(crate) fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result
     build_loss(b, options, y).map_err(|error| TrainError::Loss { output, error })
 }
 
+/// The axis of the classes in scores of `rank` axes where nobody names it: the last of three, otherwise the second.
+pub fn usual_class_axis(rank: usize) -> usize {
+    if rank == 3 { 2 } else { 1 }
+}
+
 fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result<ValueId, OpError> {
     let ty = b.ty(y).clone();
     let rank = ty.shape.rank();
@@ -308,8 +313,8 @@ fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result
                     ty.shape
                 )));
             }
-            let default = if rank == 3 { 2 } else { 1 };
-            let axis = ops::onnx::normalize_axis(options.class_axis.unwrap_or(default), rank)?;
+            let usual = usual_class_axis(rank) as i64;
+            let axis = ops::onnx::normalize_axis(options.class_axis.unwrap_or(usual), rank)?;
             let mut label_dims = ty.shape.0.clone();
             let classes = label_dims.remove(axis);
             let label = label_input(b, options, TensorType { dtype: DType::I64, shape: Shape(label_dims) })?;

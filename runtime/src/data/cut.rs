@@ -1,5 +1,7 @@
 //! What the shape of an array says: how it is cut into batches, and whether it holds labels as a one among zeros.
 
+use trace::train::usual_class_axis;
+
 /// How an array gives batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
@@ -61,7 +63,7 @@ pub(super) fn labels(given: &[u64], shape: &[u64]) -> (Option<Cut>, Vec<OneHot>)
     if how.is_some() {
         return (how, one_hot);
     }
-    let usual = if shape.len() == 2 { 2 } else { 1 };
+    let usual = usual_class_axis(shape.len() + 1);
     let mut axes: Vec<usize> = (1..=shape.len()).collect();
     axes.sort_by_key(|a| *a != usual);
     for (axis, steps) in axes.into_iter().flat_map(|a| [(a, false), (a, true)]) {

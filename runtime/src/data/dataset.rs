@@ -66,6 +66,23 @@ pub struct Dataset {
     pub notes: Vec<String>,
 }
 
+/// The npz and the npy files of a folder, by name.
+fn listed(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
+    let fail = |e: std::io::Error| DataError { file: folder.display().to_string(), what: e.to_string() };
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).and_then(|d| d.map(|e| e.map(|e| e.path())).collect()).map_err(fail)?;
+    files.sort();
+    let with = |ext: &str| {
+        files.iter().filter(|f| f.extension().is_some_and(|e| e == ext)).cloned().collect::<Vec<_>>()
+    };
+    Ok((with("npz"), with("npy")))
+}
+
+/// Whether an array is an input's: named like it, or `in:` and its name.
+fn is_for(array: &str, input: &str) -> bool {
+    array == input || array.strip_prefix("in:") == Some(input)
+}
+
 impl Dataset {
     /// Extents of the array of this name in a file or folder (of several files, in the first); `None` if there is none.
     ///
@@ -73,26 +90,19 @@ impl Dataset {
     ///
     /// What cannot be read.
     pub fn extents(path: &Path, name: &str) -> Result<Option<Vec<u64>>, DataError> {
-        let fail = |e: std::io::Error| DataError { file: path.display().to_string(), what: e.to_string() };
         let mut first = path.to_owned();
         if path.is_dir() {
-            let files: std::io::Result<Vec<PathBuf>> =
-                std::fs::read_dir(path).and_then(|d| d.map(|e| e.map(|e| e.path())).collect());
-            let files = files.map_err(fail)?;
-            let npz = files.iter().filter(|f| f.extension().is_some_and(|e| e == "npz")).min();
-            match npz {
-                Some(f) => first.clone_from(f),
+            let (npz, npy) = listed(path)?;
+            match npz.into_iter().next() {
+                Some(f) => first = f,
                 None => {
-                    let npy = files.iter().find(|f| {
-                        f.extension().is_some_and(|e| e == "npy") && f.file_stem().is_some_and(|s| s == name)
-                    });
+                    let npy = npy.iter().find(|f| f.file_stem().is_some_and(|s| s == name));
                     return npy.map(|f| Ok(Array::open_npy(f)?.ty.shape)).transpose();
                 }
             }
         }
         let arrays = Npz::open(&first)?.arrays()?;
-        let is_it = |n: &str| n == name || n.strip_prefix("in:") == Some(name);
-        Ok(arrays.into_iter().find(|(n, _)| is_it(n)).map(|(_, a)| a.ty.shape))
+        Ok(arrays.into_iter().find(|(n, _)| is_for(n, name)).map(|(_, a)| a.ty.shape))
     }
 
     /// Whether an array of these extents gives batches of extents `shape`.
@@ -106,14 +116,7 @@ impl Dataset {
         let mut parts = Vec::new();
         let mut notes = Vec::new();
         if path.is_dir() {
-            let mut files: Vec<PathBuf> = std::fs::read_dir(path)
-                .and_then(|d| d.map(|e| e.map(|e| e.path())).collect())
-                .map_err(|e| fail(e.to_string()))?;
-            files.sort();
-            let with = |ext: &str| {
-                files.iter().filter(|f| f.extension().is_some_and(|e| e == ext)).cloned().collect::<Vec<_>>()
-            };
-            let (npz, npy) = (with("npz"), with("npy"));
+            let (npz, npy) = listed(path)?;
             if npz.is_empty() && npy.is_empty() {
                 return Err(fail("no .npz and no .npy file in this folder".to_owned()));
             }
@@ -212,8 +215,7 @@ impl Part {
         let names = arrays.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
         let mut found = Vec::new();
         for w in wanted {
-            // Arrays may be named like the input, or `in:` and its name.
-            let at = arrays.iter().position(|(n, _)| *n == w.name || n.strip_prefix("in:") == Some(&w.name));
+            let at = arrays.iter().position(|(n, _)| is_for(n, &w.name));
             let at =
                 at.ok_or_else(|| fail(format!("no array {:?} of type {}; there are {names}", w.name, w.ty)))?;
             found.push((w.clone(), arrays.remove(at).1));
