@@ -176,7 +176,7 @@ impl Program {
                 domain: self.directives.get("domain").cloned().unwrap_or_default(),
                 input: c.inputs.iter().map(|i| i.clone().unwrap_or_default()).collect(),
                 output: c.outputs.clone(),
-                attribute: c.attrs.0.iter().map(attribute).collect(),
+                attribute: compiler::export::attributes(&c.attrs),
                 ..Default::default()
             });
         }
@@ -260,38 +260,4 @@ fn info(name: &str, ty: &TensorType) -> pb::ValueInfoProto {
     let mut info = pb::ValueInfoProto { name: name.to_owned(), ..Default::default() };
     info.type_.mut_or_insert_default().value = Some(pb::type_proto::Value::TensorType(tensor));
     info
-}
-
-fn attribute((name, value): (&String, &Attr)) -> pb::AttributeProto {
-    use pb::attribute_proto::AttributeType as Type;
-    let mut a = pb::AttributeProto { name: name.clone(), ..Default::default() };
-    let kind = match value {
-        Attr::Int(i) => {
-            a.i = *i;
-            Type::INT
-        }
-        Attr::DType(d) => {
-            a.i = ops::export::code(*d);
-            Type::INT
-        }
-        Attr::Float(x) => {
-            a.f = *x as f32;
-            Type::FLOAT
-        }
-        Attr::Str(s) => {
-            a.s = s.as_bytes().to_vec();
-            Type::STRING
-        }
-        Attr::Floats(v) => {
-            a.floats = v.iter().map(|x| *x as f32).collect();
-            Type::FLOATS
-        }
-        Attr::Ints(v) => {
-            a.ints = v.clone();
-            Type::INTS
-        }
-        Attr::Strs(_) | Attr::Tensor(_) => Type::UNDEFINED,
-    };
-    a.type_ = kind.into();
-    a
 }

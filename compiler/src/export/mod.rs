@@ -12,4 +12,5 @@ mod sites;
 
 pub use edit::Aside;
 pub use onnx::{EmitOnnxError, EmittedOnnx, emit_onnx};
+pub use proto::attributes;
 pub use save::{SaveError, SaveOptions, Saved, Saver};
