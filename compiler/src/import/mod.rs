@@ -14,6 +14,7 @@ pub(crate) mod external;
 mod flatten;
 mod inputs;
 mod model;
+mod narrow;
 mod source;
 mod tensor;
 pub mod trainable;

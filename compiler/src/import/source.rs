@@ -75,6 +75,7 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     let mut c = Converter {
         model,
         uses: &uses,
+        typed_by: typed_by(&nodes),
         tensors: BTreeMap::new(),
         weights: Weights::new(model.source.clone()),
     };
@@ -117,9 +118,26 @@ fn check_outputs(model: &Model, given: &HashSet<&str>, nodes: &[FlatNode<'_>]) -
     if outputs.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok(()) }
 }
 
+/// Names that say the element type of what a node makes, with the operator.
+fn typed_by<'a>(nodes: &'a [FlatNode<'_>]) -> HashMap<&'a str, &'a str> {
+    let mut out = HashMap::new();
+    for n in nodes {
+        let input = match n.op_type {
+            "CastLike" => 1,
+            "QuantizeLinear" => 2,
+            "QLinearMatMul" | "QLinearConv" => 7,
+            _ => continue,
+        };
+        out.extend(n.inputs.get(input).map(|name| (name.as_str(), n.op_type)));
+    }
+    out
+}
+
 struct Converter<'m, 'u> {
     model: &'m Model,
     uses: &'u HashMap<&'u str, Uses>,
+    /// Tensors whose element type is that of a node's output, though their elements are not what it computes with.
+    typed_by: HashMap<&'u str, &'u str>,
     tensors: BTreeMap<Arc<str>, SourceTensor>,
     weights: Weights,
 }
@@ -146,6 +164,10 @@ impl<'m> Converter<'m, '_> {
         };
         if uses.count == 0 {
             return Ok(());
+        }
+        if let (Some(_), Some(op)) = (tensor.narrow, self.typed_by.get(name)) {
+            let what = format!("{op} to its element type is not supported");
+            return Err(self.tensor_error(name, &what));
         }
         let source = &self.model.source;
         let look = || {
@@ -263,8 +285,12 @@ impl<'m> Converter<'m, '_> {
 
 /// The tensor of a Constant node.
 pub fn constant_node(model: &Model, node: &FlatNode<'_>) -> Result<Tensor, String> {
-    let literal =
-        |l: Literal| Tensor { dtype: l.dtype(), shape: l.shape().to_vec(), source: Elements::Literal(l) };
+    let literal = |l: Literal| Tensor {
+        dtype: l.dtype(),
+        shape: l.shape().to_vec(),
+        source: Elements::Literal(l),
+        narrow: None,
+    };
     let floats = |v: &[f32]| v.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<u8>>();
     for (name, a) in &node.attrs {
         return Ok(match *name {

@@ -5,6 +5,7 @@
 
 use super::{
     external,
+    narrow::Narrow,
     weights::Source,
     wire::{Cut, DataField},
 };
@@ -26,13 +27,15 @@ pub struct Tensor {
     pub shape: Vec<u64>,
     /// Where the elements are.
     pub source: Source,
+    /// How they are stored there, if not as elements of `dtype`.
+    pub narrow: Option<Narrow>,
 }
 
 impl Tensor {
     /// A tensor of this type, whose shape is known, with equal elements of these bytes.
     pub fn filled(ty: &TensorType, element: Vec<u8>) -> Tensor {
         let shape = ty.shape.fixed().unwrap_or_default().into_iter().map(|d| d as u64).collect();
-        Tensor { dtype: ty.dtype, shape, source: Source::Fill(element) }
+        Tensor { dtype: ty.dtype, shape, source: Source::Fill(element), narrow: None }
     }
 
     /// Its type.
@@ -77,7 +80,8 @@ pub fn dtype(number: i32) -> Result<DType, String> {
 /// Reads a tensor's header and small elements; checks that as many elements are given as its shape asks for. `folder` is where external
 /// data lies.
 pub fn tensor(t: &pb::TensorProto, cuts: &[Cut], folder: Option<&Path>) -> Result<Tensor, String> {
-    let dtype = dtype(t.data_type)?;
+    let narrow = Narrow::of(t.data_type);
+    let dtype = narrow.map_or_else(|| dtype(t.data_type), |n| Ok(n.wide()))?;
     let shape = t
         .dims
         .iter()
@@ -91,6 +95,8 @@ pub fn tensor(t: &pb::TensorProto, cuts: &[Cut], folder: Option<&Path>) -> Resul
         .filter(|b| *b <= MAX_BYTES)
         .ok_or_else(|| format!("shape {shape:?} is too large"))?;
     let elements = if shape.contains(&0) { 0 } else { bytes / dtype.size() };
+    // Narrow elements lie in the file as bytes.
+    let (stored, elements) = narrow.map_or((dtype, elements), |n| (DType::U8, n.stored_bytes(elements)));
     let fields = [
         !t.raw_data.is_empty(),
         !t.float_data.is_empty(),
@@ -104,8 +110,8 @@ pub fn tensor(t: &pb::TensorProto, cuts: &[Cut], folder: Option<&Path>) -> Resul
         if fields.contains(&true) {
             return Err("it has elements both inline and in an external file".to_owned());
         }
-        let source = external::locate(&t.external_data, elements * dtype.size(), folder)?;
-        return Ok(Tensor { dtype, shape, source });
+        let source = external::locate(&t.external_data, elements * stored.size(), folder)?;
+        return Ok(Tensor { dtype, shape, source, narrow });
     }
     if fields.iter().filter(|f| **f).count() > 1 {
         return Err("its elements are given twice".to_owned());
@@ -113,15 +119,16 @@ pub fn tensor(t: &pb::TensorProto, cuts: &[Cut], folder: Option<&Path>) -> Resul
     if let Some(segment) = t.segment.as_ref() {
         let cut = usize::try_from(segment.begin).ok().and_then(|n| cuts.get(n.checked_sub(1)?));
         let cut = *cut.ok_or("its elements cannot be found")?;
-        check_field(cut.field, dtype)?;
-        if let Some(size) = fixed_size(cut.field, dtype) {
+        check_field(cut.field, stored)?;
+        if let Some(size) = fixed_size(cut.field, stored) {
             expect(elements * size, cut.len, "bytes")?;
         }
-        return Ok(Tensor { dtype, shape, source: Source::Inline(cut) });
+        return Ok(Tensor { dtype, shape, source: Source::Inline(cut), narrow });
     }
-    let literal = parsed(t, dtype, elements)?;
-    let literal = Literal::new(dtype, shape.clone(), literal).map_err(|e| e.to_string())?;
-    Ok(Tensor { dtype, shape, source: Source::Literal(literal) })
+    let literal = parsed(t, stored, elements)?;
+    let literal_shape = if narrow.is_some() { vec![elements] } else { shape.clone() };
+    let literal = Literal::new(stored, literal_shape, literal).map_err(|e| e.to_string())?;
+    Ok(Tensor { dtype, shape, source: Source::Literal(literal), narrow })
 }
 
 /// Bytes of one element as the field has it; `None` for varints.

@@ -6,6 +6,7 @@
 use super::{
     external,
     model::{ModelSource, ReadSeek},
+    narrow::Narrow,
     tensor::{Tensor, normalize, push_varint},
     wire::{Cut, DataField},
 };
@@ -118,7 +119,7 @@ impl Weights {
         if let (Some(e), Some(shape), false) = (element, ty.shape.fixed(), self.entries.contains_key(name)) {
             let shape = shape.iter().map(|d| *d as u64).collect();
             let source = Source::Fill(e.bytes().to_vec());
-            self.insert(name.into(), Tensor { dtype: ty.dtype, shape, source });
+            self.insert(name.into(), Tensor { dtype: ty.dtype, shape, source, narrow: None });
         }
     }
 
@@ -226,7 +227,7 @@ impl Weights {
 
 /// The elements of a tensor of the model as a literal; the caller has looked at its size.
 pub fn literal(model: &ModelSource, tensor: &Tensor) -> Result<Literal, String> {
-    if let Source::Literal(l) = &tensor.source {
+    if let (Source::Literal(l), None) = (&tensor.source, tensor.narrow) {
         return Ok(l.clone());
     }
     let mut bytes = Vec::with_capacity(tensor.bytes() as usize);
@@ -256,6 +257,9 @@ fn read_tensor(
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), ReadError> {
+    if let Some(narrow) = tensor.narrow {
+        return widened(model, tensor, narrow, sink);
+    }
     match &tensor.source {
         Source::Literal(l) => l.bytes().chunks(CHUNK).try_for_each(sink)?,
         Source::Fill(element) => {
@@ -286,6 +290,30 @@ fn read_tensor(
         }
     }
     Ok(())
+}
+
+/// Streams elements that are stored in another type than they have.
+fn widened(
+    model: &ModelSource,
+    tensor: &Tensor,
+    narrow: Narrow,
+    sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), ReadError> {
+    let bytes = narrow.stored_bytes(tensor.elements());
+    let stored = Tensor { dtype: DType::U8, shape: vec![bytes], source: tensor.source.clone(), narrow: None };
+    let (mut left, mut wide) = (tensor.bytes(), Vec::with_capacity(CHUNK));
+    read_tensor(model, &stored, &mut |chunk| {
+        // No byte becomes more than eight.
+        for part in chunk.chunks(CHUNK / 8) {
+            wide.clear();
+            part.iter().for_each(|b| narrow.widen(*b, &mut wide));
+            // The last byte may have a half that no element fills.
+            wide.truncate(left.min(wide.len() as u64) as usize);
+            left -= wide.len() as u64;
+            sink(&wide)?;
+        }
+        Ok(())
+    })
 }
 
 fn copy(
@@ -421,7 +449,7 @@ mod tests {
         let mut w = Weights::new(ModelSource::Bytes("m".to_owned(), Arc::from([])));
         let shape = vec![3, 100_000];
         let source = Source::Fill(1.5f32.to_le_bytes().to_vec());
-        w.insert("w".into(), Tensor { dtype: DType::F32, shape, source });
+        w.insert("w".into(), Tensor { dtype: DType::F32, shape, source, narrow: None });
         let l = w.literal("w").unwrap();
         assert_eq!((l.len(), l.to_floats()[299_999]), (300_000, 1.5));
         assert!(w.fill_hashes().unwrap().is_empty());

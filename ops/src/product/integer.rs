@@ -4,23 +4,62 @@
 
 use crate::{
     OpError,
+    movement::slice::slice_axis,
     onnx::{ImportCx, normalize_axis},
 };
-use graph::{Attrs, DType, TensorType, ValueId};
+use graph::{Attrs, DType, Dim, Shape, TensorType, ValueId};
+
+/// `v`, one number for each `block` elements along `axis` of a tensor like `x`, as one number for each element.
+fn by_blocks(
+    cx: &mut ImportCx<'_, '_>,
+    v: ValueId,
+    x: &TensorType,
+    axis: i64,
+    block: i64,
+) -> Result<ValueId, OpError> {
+    let (ty, axis) = (cx.b.ty(v).clone(), normalize_axis(axis, x.shape.rank())?);
+    let sizes = (x.shape.0[axis].as_const(), ty.shape.0.get(axis).and_then(Dim::as_const));
+    let (Some(n), Some(blocks)) = sizes else {
+        return Err(OpError::Dynamic("the axis that is cut into blocks".to_owned()));
+    };
+    let others =
+        |s: &Shape| s.0.iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, d)| d.clone()).collect();
+    let same: (Vec<Dim>, Vec<Dim>) = (others(&x.shape), others(&ty.shape));
+    if block < 1 || same.0 != same.1 || blocks != n.saturating_add(block - 1) / block {
+        let what = format!("numbers {ty} do not fit blocks of {block} along axis {axis} of {x}");
+        return Err(OpError::invalid(what));
+    }
+    let (mut apart, mut wide, mut all) = (ty.shape.clone(), ty.shape.clone(), ty.shape);
+    apart.0.insert(axis + 1, Dim::constant(1));
+    wide.0.insert(axis + 1, Dim::constant(block));
+    all.0[axis] = Dim::constant(blocks.saturating_mul(block));
+    let v = cx.b.reshape(v, &apart)?;
+    let v = cx.b.expand(v, &wide)?;
+    let v = cx.b.reshape(v, &all)?;
+    slice_axis(cx.b, v, axis, 0, n)
+}
+
+/// `v` as [`along`] or, where the node has a `block_size`, as [`by_blocks`].
+fn scaled(cx: &mut ImportCx<'_, '_>, v: ValueId, x: &TensorType, axis: i64) -> Result<ValueId, OpError> {
+    match cx.attrs.int_or("block_size", 0)? {
+        0 => along(cx, v, x, axis),
+        block => by_blocks(cx, v, x, axis, block),
+    }
+}
 
 /// `v` along `axis` of a tensor like `x`; scalars and vectors of one element are the same everywhere.
 fn along(cx: &mut ImportCx<'_, '_>, v: ValueId, x: &TensorType, axis: i64) -> Result<ValueId, OpError> {
     let ty = cx.b.ty(v).clone();
     match ty.shape.rank() {
         0 => Ok(v),
-        1 if ty.shape.elements() == Some(1) => cx.b.reshape(v, &graph::Shape::scalar()),
+        1 if ty.shape.elements() == Some(1) => cx.b.reshape(v, &Shape::scalar()),
         1 => {
             let axis = normalize_axis(axis, x.shape.rank())?;
-            let mut line = vec![graph::Dim::constant(1); x.shape.rank()];
+            let mut line = vec![Dim::constant(1); x.shape.rank()];
             line[axis] = ty.shape.0[0].clone();
-            cx.b.reshape(v, &graph::Shape(line))
+            cx.b.reshape(v, &Shape(line))
         }
-        _ => Err(OpError::unsupported("scales by blocks")),
+        n => Err(OpError::invalid(format!("scales and zero points have at most one axis, not {n}"))),
     }
 }
 
@@ -34,7 +73,7 @@ fn centred(
     let (x, ty) = (cx.input(i)?, cx.ty(i)?);
     let x = cx.b.cast(x, dtype)?;
     let Some(z) = cx.opt_input(zero) else { return Ok(x) };
-    let z = along(cx, z, &ty, axis)?;
+    let z = scaled(cx, z, &ty, axis)?;
     let z = cx.b.cast(z, dtype)?;
     cx.b.call("Sub", &[x, z])
 }
@@ -68,13 +107,10 @@ fn quantized(
 
 /// DequantizeLinear: (x - zero) * scale.
 pub(crate) fn dequantize(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
-    if cx.attrs.int_or("block_size", 0)? != 0 {
-        return Err(OpError::unsupported("scales by blocks"));
-    }
     let (axis, ty) = (cx.attrs.int_or("axis", 1)?, cx.ty(0)?);
     let (scale, dtype) = (cx.input(1)?, cx.ty(1)?.dtype);
     let x = centred(cx, (0, 2), axis, dtype)?;
-    let scale = along(cx, scale, &ty, axis)?;
+    let scale = scaled(cx, scale, &ty, axis)?;
     let y = cx.b.call("Mul", &[x, scale])?;
     cx.set(0, y);
     Ok(())
@@ -82,17 +118,14 @@ pub(crate) fn dequantize(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 
 /// QuantizeLinear: x / scale + zero.
 pub(crate) fn quantize(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
-    if cx.attrs.int_or("block_size", 0)? != 0 {
-        return Err(OpError::unsupported("scales by blocks"));
-    }
     let (axis, x, ty, scale) = (cx.attrs.int_or("axis", 1)?, cx.input(0)?, cx.ty(0)?, cx.input(1)?);
     let to = match (cx.opt_input(2), cx.attrs.int_or("output_dtype", 0)?) {
         (Some(z), _) => cx.b.ty(z).dtype,
         (None, 0) => DType::U8,
         (None, code) => crate::onnx::onnx_dtype(code)?,
     };
-    let scale = along(cx, scale, &ty, axis)?;
-    let zero = cx.opt_input(2).map(|z| along(cx, z, &ty, axis)).transpose()?;
+    let scale = scaled(cx, scale, &ty, axis)?;
+    let zero = cx.opt_input(2).map(|z| scaled(cx, z, &ty, axis)).transpose()?;
     let y = quantized(cx, x, scale, zero, to)?;
     cx.set(0, y);
     Ok(())
