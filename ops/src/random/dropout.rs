@@ -1,13 +1,14 @@
 //! Dropout whose mask is made anew in the backward pass.
 
 use super::{
-    check_counters, id, import,
+    check_counters, export, id, import,
     philox::{GROUP, Stream},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput},
     cpu::{CpuKernel, Float, Io, lanes, par, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
 };
@@ -103,6 +104,10 @@ impl OpDef for Dropout {
         prepare(s, self.name())
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::scaled(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         cases()
     }
@@ -131,6 +136,10 @@ impl OpDef for DropoutGrad {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         prepare(s, self.name())
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::scaled(x)
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -211,6 +220,10 @@ impl OpDef for DropoutMask {
             });
             Ok(())
         }))
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::mask(x)
     }
 
     fn cases(&self) -> Vec<Case> {

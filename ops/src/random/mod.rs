@@ -3,6 +3,7 @@
 
 pub(crate) mod cuda;
 pub mod dropout;
+mod export;
 pub mod generate;
 mod import;
 pub mod philox;
