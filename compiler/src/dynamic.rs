@@ -100,6 +100,12 @@ pub(crate) fn templates(request: &Request<'_>) -> Vec<Template> {
     kinds.into_iter().map(made).collect()
 }
 
+/// What decides the bits of a dynamic plan's programs: the kind, the graph of inputs and states, and the recipe.
+pub fn recipes(request: &Request<'_>) -> Result<Vec<(ProgramKind, Graph, Vec<u8>)>, DynamicError> {
+    let bytes = |t: Template| Ok((t.kind, t.graph, t.recipe.to_bytes()?));
+    templates(request).into_iter().map(bytes).collect()
+}
+
 /// The programs with a pool of `work` bytes after the state.
 pub(crate) fn programs(
     request: &Request<'_>,

@@ -10,7 +10,7 @@ use crate::{
 };
 use compiler::{
     buckets,
-    cost::{CostModel, DeviceProfile},
+    cost::{CostModel, DeviceProfile, key},
     dynamic,
     evaluate::evaluation,
     import::{self, Imported, Open, Weights, trainable},
@@ -559,6 +559,10 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
 /// Imports the model, chooses what is trained, and builds the graphs of its programs; where they cannot be built ahead, a model that is
 /// walked at every step.
 pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
+    if args.inference && args.batchnorm == Batchnorm::Train {
+        let what = "--batchnorm train is for training: with --inference running statistics are used";
+        return Err(CliError::usage(what));
+    }
     check_readable(&args.model)?;
     let bounds: Vec<_> = args.dims.iter().filter_map(DimArg::bounds).collect();
     if !bounds.is_empty() {
@@ -610,6 +614,9 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     if args.explain_rewrites {
         explain(&programs.reports, level, global);
     }
+    if let Some(path) = &args.costs {
+        tell_measured(path, &costs, &programs.graphs, global);
+    }
     let unreached = programs.unreached;
     if let Some(first) = unreached.first() {
         note(
@@ -634,6 +641,19 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         bounded: args.dims.iter().any(|d| d.bounds().is_some()),
         open: None,
     })
+}
+
+/// Says so if measured times are of few of the model's nodes.
+fn tell_measured(path: &Path, costs: &CostModel, programs: &[(ProgramKind, Graph)], global: Global) {
+    let nodes: Vec<_> = programs.iter().flat_map(|(_, g)| g.nodes.iter().map(move |n| (g, n))).collect();
+    let measured = nodes.iter().filter(|(g, n)| costs.measured.contains_key(&key(g, n))).count();
+    if !costs.measured.is_empty() && measured * 2 < nodes.len() {
+        let what = format!(
+            "measured times of {measured} of the {} nodes, the others are estimated: was another model or size profiled?",
+            nodes.len()
+        );
+        note(global.quiet, format!("{}: {what}", path.display()));
+    }
 }
 
 /// Names of a model's inputs that none of its programs takes.

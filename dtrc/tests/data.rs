@@ -95,6 +95,10 @@ fn labels_come_in_several_forms() {
     assert_eq!(expected.len(), 2);
     let narrow = classes.iter().flat_map(|l| (*l as i32).to_le_bytes()).collect();
     assert_eq!(with("i32.npz", DType::I32, &[32], narrow).ok().losses(), expected);
+    let unsigned = |l: &i64| (*l as u64).to_le_bytes();
+    let wide: Vec<u8> = classes.iter().flat_map(unsigned).collect();
+    assert_eq!(with("u64.npz", DType::U64, &[32], wide.clone()).ok().losses(), expected);
+    with("large.npz", DType::U64, &[32], [&wide[8..], &u64::MAX.to_le_bytes()].concat()).fails(65, &["2^63"]);
     // A last axis of one element is the label itself, no score.
     assert_eq!(with("column.npz", DType::I64, &[32, 1], ints(&classes)).ok().losses(), expected);
     let hot = |on: f32, off: f32| -> Vec<u8> {

@@ -70,3 +70,48 @@ fn a_plan_takes_no_flags_about_the_model() {
     dtrc(&["train", &mlp, "--budget", "100%", "--data", &data, "--threads", "99999"])
         .fails(64, &["--threads", "up to 1024"]);
 }
+
+#[test]
+fn a_plan_is_checked_against_its_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let (model, plan) = (support::model("transformer_tiny"), file("t.dtrc"));
+    let about = ["--optimizer", "adamw", "--rewrites", "fast", "--with-inference"];
+    dtrc(&[&["compile", &model, "--budget", "100%,90%", "-o", &plan][..], &about].concat()).ok();
+    let check =
+        |model: &str, flags: &[&str]| dtrc(&[&["check", &plan, "--model", model][..], flags].concat());
+    check(&model, &about).ok();
+    check(&model, &about[..4]).fails(65, &["program infer", "none like it", "flags that compile had"]);
+    check(&model, &[]).fails(65, &["not a plan of this model", "program train", "the model's is"]);
+    check(&support::model("mlp_tiny"), &about).fails(65, &["not a plan of this model"]);
+    // One number of one weight is another.
+    let mut bytes = std::fs::read(&model).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(file("other.onnx"), bytes).unwrap();
+    check(&file("other.onnx"), &about).fails(65, &["weight", "other elements"]);
+    dtrc(&["check", &plan, "--optimizer", "adamw"]).fails(64, &["--model"]);
+}
+
+#[test]
+fn plans_with_open_sizes_are_checked_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = support::generated(dir.path(), "open.onnx", |common| {
+        let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64], classes: 10 };
+        let mut model = mlp.build(&onnx_models::Common { loss: true, ..*common });
+        let g = model.graph.mut_or_insert_default();
+        for i in &mut g.input {
+            let dims =
+                &mut i.type_.mut_or_insert_default().mut_tensor_type().shape.mut_or_insert_default().dim;
+            dims[0].set_dim_param("n".to_owned());
+        }
+        model
+    });
+    for (k, dims) in [&[][..], &["--dim", "n=4,8"]].into_iter().enumerate() {
+        let plan = dir.path().join(format!("{k}.dtrc")).display().to_string();
+        dtrc(&[&["compile", &model, "--budget", "1M", "-o", &plan][..], dims].concat()).ok();
+        dtrc(&[&["check", &plan, "--model", &model][..], dims].concat()).ok();
+        dtrc(&[&["check", &plan, "--model", &model, "--optimizer", "adam"][..], dims].concat())
+            .fails(65, &["not a plan of this model"]);
+    }
+}

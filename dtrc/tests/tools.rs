@@ -59,6 +59,9 @@ fn profile_writes_what_compile_takes() {
         .pop()
         .unwrap();
     assert!(slow["estimated_seconds"].as_f64().unwrap() > 3.0, "{slow}");
+    let resnet = model("resnet_tiny");
+    let other = dtrc(&["compile", &resnet, "--budget", "100%", "--costs", &costs, "-o", &plan]).ok();
+    assert!(other.stderr.contains("others are estimated"), "{}", other.stderr);
     std::fs::write(&costs, "{}").unwrap();
     dtrc(&["compile", &mlp, "--budget", "100%", "--costs", &costs, "-o", &plan])
         .fails(65, &["not a costs file"]);

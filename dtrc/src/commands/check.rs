@@ -1,6 +1,9 @@
 //! `dtrc check`: is this plan right?
 
+mod against;
+
 use crate::{cli::Global, commands::show::read_plan, error::CliError, units::bytes};
+use against::Against;
 use plan::{Plan, Replay};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -11,13 +14,23 @@ pub struct Args {
     /// The plan files.
     #[arg(required = true)]
     plans: Vec<PathBuf>,
+
+    #[command(flatten)]
+    against: Against,
 }
 
 /// Reads and validates every plan; ends with the first error after all were looked at.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    let model = args.against.load(global)?;
     let mut failed: Option<CliError> = None;
     for path in &args.plans {
-        match read_plan(path) {
+        let checked = read_plan(path).and_then(|(plan, replays)| {
+            if let Some(model) = &model {
+                against::check(&plan, model).map_err(|what| model_error(path, what))?;
+            }
+            Ok((plan, replays))
+        });
+        match checked {
             Ok((plan, replays)) => tell(path, &plan, &replays, global),
             Err(e) => {
                 if let Some(before) = failed.replace(e) {
@@ -27,6 +40,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         }
     }
     failed.map_or(Ok(0), Err)
+}
+
+fn model_error(path: &Path, what: String) -> CliError {
+    let how = "check needs the flags that compile had about the model, and --costs and --rewrites where it had them";
+    CliError::bad_input(format!("{}: not a plan of this model: {what} ({how})", path.display()))
 }
 
 fn tell(path: &Path, plan: &Plan, replays: &[Replay], global: Global) {

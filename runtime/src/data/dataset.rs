@@ -340,8 +340,7 @@ impl Column {
             )));
         }
         let (from, to) = (array.ty.dtype, wanted.ty.dtype);
-        let lossless =
-            from == to || (to == DType::I64 && from.is_int() && from != DType::U64) || !one_hot.is_empty();
+        let lossless = from == to || (to == DType::I64 && from.is_int()) || !one_hot.is_empty();
         if !lossless {
             if !(from.is_float() && to.is_float()) {
                 return Err(fail(format!("elements are {from}, input {:?} takes {to}", wanted.name)));
@@ -397,7 +396,10 @@ impl Column {
             })?;
             return Ok(labels.iter().flat_map(|l| Literal::scalar(to, *l as f64).bytes().to_vec()).collect());
         }
-        if let Some(ints) = literal.to_ints().filter(|_| to == DType::I64) {
+        if to == DType::I64 && from.is_int() {
+            let ints = literal.to_ints().ok_or_else(|| {
+                fail("an element is 2^63 or more, too large for a label or index".to_owned())
+            })?;
             return Ok(ints.iter().flat_map(|i| i.to_le_bytes()).collect());
         }
         Ok(literal.to_floats().iter().flat_map(|x| Literal::scalar(to, *x).bytes().to_vec()).collect())
