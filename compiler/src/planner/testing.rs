@@ -12,8 +12,12 @@ pub(crate) fn data(folder: &str) -> Option<PathBuf> {
     match found.map(|p| p.join(folder)).filter(|p| p.is_dir()) {
         Some(path) => Some(path),
         None => {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "test data {folder:?} not found");
-            println!("SKIPPED: test data {folder:?} not found; set DTRC_DATA");
+            assert!(std::env::var_os("CI").is_none(), "test data {folder:?} not found");
+            // Past the test harness, which shows nothing of what a passing test prints.
+            let _ = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("SKIPPED: test data {folder:?} not found; set DTRC_DATA\n"),
+            );
             None
         }
     }

@@ -13,8 +13,12 @@ pub fn models() -> Option<PathBuf> {
     let found =
         named.into_iter().chain(beside).map(|d| d.join("models")).find(|d| d.join("MANIFEST.csv").exists());
     if found.is_none() {
-        assert!(std::env::var_os("CI").is_none_or(|v| v != "true"), "the shared models are absent");
-        println!("SKIPPED: the shared models are absent; set DTRC_DATA to the data folder");
+        assert!(std::env::var_os("CI").is_none(), "the shared models are absent");
+        // Past the test harness, which shows nothing of what a passing test prints.
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("SKIPPED: the shared models are absent; set DTRC_DATA to the data folder\n"),
+        );
     }
     found
 }

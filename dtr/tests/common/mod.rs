@@ -17,8 +17,12 @@ pub fn simrd() -> Option<PathBuf> {
         .map(|folder| folder.join("simrd"))
         .find(|folder| folder.join("spec_reimpl_results.csv").is_file());
     if folder.is_none() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "the recorded logs are missing: set DTRC_DATA");
-        println!("SKIPPED: no recorded logs found; set DTRC_DATA");
+        assert!(std::env::var_os("CI").is_none(), "the recorded logs are missing: set DTRC_DATA");
+        // Past the test harness, which shows nothing of what a passing test prints.
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("SKIPPED: no recorded logs found; set DTRC_DATA\n"),
+        );
     }
     folder
 }
