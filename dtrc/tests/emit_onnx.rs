@@ -36,7 +36,23 @@ fn what_cannot_be_written_is_said() {
     let plan = dir.path().join("m.dtrc").display().to_string();
     let compile = ["compile", &model("mlp_tiny"), "--budget", "100%", "-o", &plan, "--emit-onnx"];
     dtrc(&[&compile[..], &["/no/such/folder/s.onnx"]].concat()).fails(74, &["s.onnx", "cannot be written"]);
-    let step = dir.path().join("s.onnx").display().to_string();
-    dtrc(&[&compile[..], &[&step, "--accumulate", "2"]].concat()).fails(64, &["--accumulate"]);
-    assert!(!dir.path().join("s.onnx").exists());
+}
+
+#[test]
+fn an_accumulated_step_is_two_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let compile =
+        ["compile", &model("mlp_tiny"), "--budget", "100%", "-o", &at("m.dtrc"), "--accumulate", "3"];
+    dtrc(&[&compile[..], &["--emit-onnx", &at("step.onnx")]].concat()).ok();
+    let outputs = |file: &str| -> Vec<String> {
+        let path = dir.path().join(file);
+        let imported = compiler::import::import(&path, &compiler::import::Options::default()).unwrap();
+        imported.output_names.iter().map(|n| n.to_string()).collect()
+    };
+    let (micro, last) = (outputs("step.micro.onnx"), outputs("step.onnx"));
+    // The first adds to the sums, the last updates what is trained.
+    let weights = |names: &[String]| names.iter().filter(|n| *n == "fc1.weight.next").count();
+    assert_eq!((weights(&micro), weights(&last)), (0, 1), "{micro:?} {last:?}");
+    assert!(micro.len() > 1 && micro.iter().skip(1).all(|n| n.ends_with(".next")), "{micro:?}");
 }

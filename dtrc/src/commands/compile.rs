@@ -15,7 +15,7 @@ use compiler::{
     planner::Options as PlannerOptions,
     variants::{self, Part},
 };
-use plan::hex;
+use plan::{ProgramKind, hex};
 use serde_json::json;
 use std::{
     io::Write,
@@ -39,7 +39,8 @@ pub struct Args {
     #[arg(long, short)]
     output: Option<PathBuf>,
 
-    /// Also write what is planned as an ONNX model, before planning: inputs, state and its next versions NAME.next.
+    /// Also write what is planned as an ONNX model, before planning: inputs, state and its next versions NAME.next. With --accumulate the
+    /// last part of a step, and beside it, in F.micro.onnx, the part that is run before it N-1 times.
     #[arg(long, value_name = "F.onnx")]
     emit_onnx: Option<PathBuf>,
 
@@ -197,10 +198,9 @@ fn dynamic(
         .map_err(|e| CliError::from(CompileError::Dynamic(e)))
 }
 
-/// Writes the model's first program as ONNX.
+/// Writes the model's step as ONNX: its first program, or of an accumulated step the last part there and the others' program beside it.
 fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError> {
-    check_writable(path)?;
-    let [Part { kind, graph, .. }, ..] = &model.parts[..] else {
+    let [first, rest @ ..] = &model.parts[..] else {
         let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
         return Err(CliError::usage(what));
     };
@@ -208,21 +208,28 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
         let what = "--emit-onnx writes a program of one size, and a bound or several sizes were given: bind them with --dim NAME=N";
         return Err(CliError::usage(what));
     }
-    if *kind == plan::ProgramKind::Micro {
-        return Err(CliError::usage(
-            "--emit-onnx writes a whole step, and --accumulate cuts it into parts: leave one of them out",
-        ));
-    }
-    let done =
-        export::emit_onnx(graph, &model.weights, path, export::onnx::INLINE_LIMIT).map_err(|e| match e {
+    let last = rest.iter().find(|p| first.kind == ProgramKind::Micro && p.kind == ProgramKind::Last);
+    let Some(last) = last else { return emit_part(model, first, path, global) };
+    let micro = path.with_extension("micro.onnx");
+    check_writable(path)?;
+    emit_part(model, first, &micro, global)?;
+    emit_part(model, last, path, global)
+}
+
+fn emit_part(model: &Model, part: &Part, path: &Path, global: Global) -> Result<(), CliError> {
+    check_writable(path)?;
+    let done = export::emit_onnx(&part.graph, &model.weights, path, export::onnx::INLINE_LIMIT).map_err(
+        |e| match e {
             export::EmitOnnxError::Io { path, error } => CliError::unwritable(&path, &error),
             e => CliError::bad_input(format!("--emit-onnx: {e}")),
-        })?;
+        },
+    )?;
     let files: Vec<String> = done.files.iter().map(|f| f.display().to_string()).collect();
     note(
         global.quiet,
         format!(
-            "wrote the {kind} program to {}: {} nodes of standard operators, {} functions",
+            "wrote the {} program to {}: {} nodes of standard operators, {} functions",
+            part.kind,
             files.join(", "),
             done.standard,
             done.functions
@@ -309,7 +316,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         }
         println!("wrote {} ({} bytes, numerics {})", path.display(), bytes.len(), &hex(&plan.numerics)[..16]);
     }
-    if plan.programs[0].kind == plan::ProgramKind::Infer {
+    if plan.programs[0].kind == ProgramKind::Infer {
         note(global.quiet, "this is an inference plan: the model has no loss; give --loss to train");
     }
     Ok(0)
