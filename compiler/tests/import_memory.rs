@@ -79,11 +79,12 @@ fn large_tensors() -> Vec<u8> {
     })
 }
 
-fn chain(nodes: usize) -> Vec<u8> {
+/// A chain; `hint` begins the names of its values.
+fn chain(nodes: usize, hint: &str) -> Vec<u8> {
     model(|g| {
         for i in 0..nodes {
-            let from = if i == 0 { "x".to_owned() } else { format!("h{i}") };
-            let to = if i + 1 == nodes { "y".to_owned() } else { format!("h{}", i + 1) };
+            let from = if i == 0 { "x".to_owned() } else { format!("{hint}{i}") };
+            let to = if i + 1 == nodes { "y".to_owned() } else { format!("{hint}{}", i + 1) };
             g.node.push(node("Relu", &from, &to));
         }
     })
@@ -118,7 +119,11 @@ fn memory_stays_within_three_times_the_file_and_64_mib() {
     type Make = fn() -> Vec<u8>;
     let cases: &[(&str, Make)] = &[
         ("large tensors", large_tensors),
-        ("a chain of 20000 nodes", || chain(20_000)),
+        ("a chain of 20000 nodes", || chain(20_000, "h")),
+        ("a chain of 29000 nodes with long names", || {
+            chain(29_000, "/model/layers.17/mlp/act_fn/Mul_output_")
+        }),
+        ("a chain of 60000 nodes", || chain(60_000, "h")),
         ("50000 empty nodes", || empty_nodes(50_000)),
         ("two million empty nodes", || empty_nodes(2_000_000)),
         ("small packed constants", || small_constants(5_000)),
@@ -138,6 +143,9 @@ fn memory_stays_within_three_times_the_file_and_64_mib() {
         let (used, verdict) = line.split_once(' ').unwrap();
         let used: u64 = used.parse().unwrap();
         println!("{name}: file {size}, used {used}: {verdict}");
+        if name.contains("29000") {
+            assert_eq!(verdict, "29000 nodes");
+        }
         assert!(used <= 3 * size + (64 << 20), "{name}: {used} bytes for a file of {size}");
     }
 }

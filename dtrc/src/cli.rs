@@ -1,6 +1,6 @@
 //! The commands; each has its arguments and its code in one file.
 
-use crate::commands;
+use crate::{commands, units};
 use clap::{Parser, Subcommand};
 
 /// Trains ONNX models inside a memory budget.
@@ -18,6 +18,10 @@ pub struct Cli {
     /// No progress and no notes.
     #[arg(long, short, global = true)]
     pub quiet: bool,
+
+    /// Memory that reading a model may take beyond 3 times its file: a guard against files made to exhaust it, 64M unless given here.
+    #[arg(long, global = true, value_name = "BYTES", value_parser = units::absolute, hide_short_help = true)]
+    pub import_memory: Option<u64>,
 
     /// The command.
     #[command(subcommand)]

@@ -239,3 +239,27 @@ fn the_batch_is_bound_by_its_rows() {
     assert_eq!(train(&open, &["--batch", "8"]).ok().losses().len(), 6);
     train(&fixed, &["--batch", "8"]).fails(64, &["--batch 8", "input x", "16"]);
 }
+
+#[test]
+fn a_trusted_model_may_take_more_memory_to_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = scores(dir.path(), "long.onnx", |g| {
+        let names: Vec<String> =
+            (0..60_000).map(|i| if i == 0 { "x".to_owned() } else { format!("h{i}") }).collect();
+        let relu = |(from, to): (&String, &str)| NodeProto {
+            op_type: "Relu".to_owned(),
+            input: vec![from.clone()],
+            output: vec![to.to_owned()],
+            ..Default::default()
+        };
+        let after = names.iter().skip(1).map(String::as_str).chain(["y"]);
+        g.node = names.iter().zip(after).map(relu).collect();
+        g.initializer.clear();
+        let mut y = g.input[0].clone();
+        y.name = "y".to_owned();
+        g.output = vec![y];
+    });
+    let estimate = ["estimate", &long, "--inference", "--work-limit", "1000"];
+    dtrc(&estimate).fails(65, &["60000 nodes", "--import-memory"]);
+    dtrc(&[&estimate[..], &["--import-memory", "1G"]].concat()).ok();
+}

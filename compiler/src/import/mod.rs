@@ -13,6 +13,7 @@ mod error;
 pub(crate) mod external;
 mod flatten;
 mod inputs;
+pub mod limits;
 mod model;
 mod narrow;
 mod source;

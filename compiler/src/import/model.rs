@@ -2,6 +2,7 @@
 
 use super::{
     error::{ImportError, ImportErrorKind},
+    limits,
     wire::{self, Cut},
 };
 use graph::quote_name;
@@ -110,7 +111,7 @@ pub fn load(source: ModelSource) -> Result<Model, ImportError> {
         let (from, to) = (OPSETS.start(), OPSETS.end());
         warnings.push(format!("opset {v} is {age} than what is fully supported ({from} to {to})"));
     }
-    let (file, spare) = (skeleton.file, wire::allowance(skeleton.file).saturating_sub(skeleton.estimate));
+    let (file, spare) = (skeleton.file, limits::allowance(skeleton.file).saturating_sub(skeleton.estimate));
     Ok(Model { source, proto, cuts: skeleton.cuts, opsets, file, spare, warnings })
 }
 

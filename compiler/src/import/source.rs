@@ -5,6 +5,7 @@ use super::{
     error::{ImportError, ImportErrorKind},
     flatten::{FlatBody, FlatNode, flatten},
     inputs::{self, Inputs},
+    limits::WAY_OUT,
     model::Model,
     tensor::{self, Tensor},
     trainable::{self, Look, Uses},
@@ -22,7 +23,7 @@ const MAX_CONSTANT: u64 = 64 << 10;
 /// Largest weight whose elements import rules may read, in bytes.
 const MAX_KNOWN: u64 = 1 << 10;
 /// Memory that a node or an initializer takes on its way into the graph, in bytes.
-const NODE_BYTES: u64 = 2 << 10;
+const NODE_BYTES: u64 = 1200;
 
 /// A model as a program.
 pub struct Parts {
@@ -62,14 +63,10 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     }
     let bindings =
         inputs::bind(&inputs, dims).map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
+    // Expansion takes memory itself, and makes more nodes.
+    check_memory(model, proto.node.len())?;
     let nodes = flatten(model, &names)?;
-    let needed = NODE_BYTES.saturating_mul((nodes.len() + proto.initializer.len()) as u64);
-    if needed > model.spare {
-        let (n, file) = (nodes.len(), model.file);
-        return Err(fail(format!(
-            "refused: its {n} nodes would take more memory than a file of {file} bytes may"
-        )));
-    }
+    check_memory(model, nodes.len())?;
     check_outputs(model, &names, &nodes)?;
     let uses = trainable::uses(&nodes, proto.output.iter().map(|o| o.name.as_str()));
     let mut c = Converter {
@@ -100,6 +97,19 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
         weights,
         unused_initializers,
     })
+}
+
+/// Refuses so many nodes if they would take more memory than is left.
+fn check_memory(model: &Model, nodes: usize) -> Result<(), ImportError> {
+    let needed = NODE_BYTES.saturating_mul((nodes + model.proto.graph.initializer.len()) as u64);
+    if needed <= model.spare {
+        return Ok(());
+    }
+    let what = format!(
+        "refused: its {nodes} nodes would take more memory than a file of {} bytes may; {WAY_OUT}",
+        model.file
+    );
+    Err(ImportError::file(&model.source, ImportErrorKind::Model(what)))
 }
 
 /// Every output is made, and named once.

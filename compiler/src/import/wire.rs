@@ -5,6 +5,7 @@
 //! reads is left out, and the elements of large tensors are left where they are. What remains, the *skeleton*, is a valid and small
 //! `ModelProto`; each tensor whose elements were left out carries the number of its [`Cut`] in the field `segment`, which no model may use.
 
+use super::limits;
 use onnx_protobuf as pb;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
@@ -51,7 +52,8 @@ pub enum WireError {
     },
     /// The parsed form would not fit the memory an import may take.
     #[error(
-        "refused: its messages would take over {limit} bytes of memory, more than a file of {file} bytes may"
+        "refused: its messages would take over {limit} bytes of memory, more than a file of {file} bytes may; {}",
+        limits::WAY_OUT
     )]
     TooMuch {
         /// Bytes of the file.
@@ -203,16 +205,6 @@ fn parsed_size(kind: Kind) -> u64 {
         Kind::Entry => size_of::<pb::StringStringEntryProto>(),
     };
     size as u64
-}
-
-/// Bytes that importing a file may take.
-pub fn allowance(file: u64) -> u64 {
-    file.saturating_mul(3).saturating_add(64 << 20)
-}
-
-/// Bytes that the parsed form of a file may take; the rest of [`allowance`] is for the graph.
-fn parse_limit(file: u64) -> u64 {
-    file.saturating_mul(2).saturating_add(40 << 20)
 }
 
 #[derive(Clone, Copy)]
@@ -433,7 +425,7 @@ impl<R: Read + Seek> Scanner<R> {
 
     fn charge(&mut self, bytes: u64) -> Result<(), WireError> {
         self.estimate = self.estimate.saturating_add(bytes);
-        let limit = parse_limit(self.file);
+        let limit = limits::parse_limit(self.file);
         if self.estimate > limit {
             return Err(WireError::TooMuch { file: self.file, limit });
         }

@@ -26,6 +26,9 @@ pub mod train;
 /// Runs the command; the value is the exit code of success.
 pub fn run(cli: Cli) -> Result<u8, CliError> {
     let global = Global { json: cli.json, quiet: cli.quiet };
+    if let Some(bytes) = cli.import_memory {
+        compiler::import::limits::set_memory(bytes);
+    }
     match cli.command {
         Command::Compile(a) => compile::run(&a, global),
         Command::Train(a) => train::run(&a, global),
