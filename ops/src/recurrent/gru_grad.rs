@@ -3,7 +3,7 @@
 use super::{
     Frame, Lengths, WeightGradient,
     activation::activations,
-    copy_or_zero, expect, expect_lengths,
+    copy_or_zero, expect, expect_lengths, export,
     gru::{Cell, before, linear},
     optional, row_of, scratch, types,
 };
@@ -11,6 +11,7 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, KernelError, Math, lanes, par::Shared},
+    export::Export,
     product::gemm::{Mat, multiply_par},
 };
 use graph::{Attrs, DType, TensorType};
@@ -81,6 +82,10 @@ impl OpDef for GruGrad {
             let cell = Cell { frame, linear, f, g };
             Ok(Box::new(move |io| backward(&cell, io)))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::gru_grad(x)
     }
 
     fn cases(&self) -> Vec<Case> {

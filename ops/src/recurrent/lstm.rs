@@ -3,12 +3,14 @@
 use super::{
     Frame, Lengths,
     activation::{Activation, activations, check_invertible},
-    copy_or_zero, expect, expect_lengths, import, optional, row_of, scratch, shared_attrs, turn, types,
+    copy_or_zero, expect, expect_lengths, export, import, optional, row_of, scratch, shared_attrs, turn,
+    types,
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, KernelError, Math, lanes, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
     product::gemm::{Mat, multiply_par},
@@ -103,6 +105,10 @@ impl OpDef for Lstm {
             let cell = Cell { frame, coupled, f, g, h: h.uncut() };
             Ok(Box::new(move |io| cell.run(io)))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::lstm(x)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -3,7 +3,7 @@
 use super::{
     Frame, Lengths, WeightGradient,
     activation::activations,
-    column_products, copy_or_zero, expect, expect_lengths,
+    column_products, copy_or_zero, expect, expect_lengths, export,
     lstm::{Cell, peepholes},
     optional, row_of, scratch, types,
 };
@@ -15,6 +15,7 @@ use crate::{
         lanes::{self, LANES},
         par::{self, Shared},
     },
+    export::Export,
     product::gemm::{Mat, multiply_par},
 };
 use graph::{Attrs, DType, TensorType};
@@ -88,6 +89,10 @@ impl OpDef for LstmGrad {
             let cell = Cell { frame, coupled, f, g, h: h.uncut() };
             Ok(Box::new(move |io| backward(&cell, io)))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::lstm_grad(x)
     }
 
     fn cases(&self) -> Vec<Case> {

@@ -3,12 +3,14 @@
 use super::{
     Frame, Lengths, WeightGradient,
     activation::{Activation, activations, check_invertible},
-    copy_or_zero, expect, expect_lengths, import, optional, row_of, scratch, shared_attrs, turn, types,
+    copy_or_zero, expect, expect_lengths, export, import, optional, row_of, scratch, shared_attrs, turn,
+    types,
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
     cpu::{CpuKernel, Io, KernelError, Math, lanes, par::Shared},
+    export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
     product::gemm::{Mat, multiply_par},
@@ -97,6 +99,10 @@ impl OpDef for Rnn {
         })
     }
 
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::rnn(x)
+    }
+
     fn cases(&self) -> Vec<Case> {
         let attrs = |name: &str| {
             let a = super::activation::attributes(Attrs::new(), &[name], &[0.4], &[0.3]);
@@ -169,6 +175,10 @@ impl OpDef for RnnGrad {
             let [f] = activations::<T, 1>(s.attrs)?;
             Ok(Box::new(move |io| backward(&frame, &f, io)))
         })
+    }
+
+    fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
+        export::rnn_grad(x)
     }
 
     fn cases(&self) -> Vec<Case> {
