@@ -25,6 +25,9 @@ const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_
 const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch: 6_000_000 };
 /// Work on the offsets of keep-all, the figure that budgets in percent refer to.
 const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
+/// Work on the bound of several moments at once, where a plan is not within a part of the base time of the simpler one.
+const JOINT: u64 = 600_000_000;
+const NEAR: Nanos = 10_000;
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
 const RUNGS: u64 = 24;
 /// A plan by more than this part of the base time above the bound is worth another search.
@@ -221,6 +224,10 @@ impl<'i, 'a> Session<'i, 'a> {
             let mut candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
             if round == 0 && !hopeless && !self.is_enough(&candidate) {
                 candidate = self.solve(candidate, fixed.as_mut().unwrap_or(&mut free));
+                if let Some(fixed) = &mut fixed {
+                    *fixed = self.sharpen(Order::Given, *fixed, &candidate);
+                }
+                free = self.sharpen(Order::Free, free, &candidate);
             }
             if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
                 least = Some(candidate.clone());
@@ -284,6 +291,18 @@ impl<'i, 'a> Session<'i, 'a> {
             *bound = Bound { extra_time: solved.least_extra, method: bounds::Method::Exhaustive, ..*bound };
         }
         solved.better.unwrap_or(candidate)
+    }
+
+    /// The bound raised by several moments at once, where the candidate is far from it.
+    fn sharpen(&self, order: Order, bound: Bound, candidate: &Candidate) -> Bound {
+        let base = self.index.base_time;
+        let fits = candidate.score.peak <= self.context.budget;
+        let known = if fits { candidate.score.time - base } else { Nanos::MAX };
+        if known.saturating_sub(bound.extra_time) <= base / NEAR {
+            return bound;
+        }
+        let part = self.effort(Effort { scan: 0, relax: 0, branch: JOINT }).branch;
+        bounds::sharpen(self.index.problem, self.context.budget, order, bound, known, part)
     }
 
     /// Plans, with less work, the last fixed rungs below a budget. Compiles for budgets that lie close together then start from the

@@ -8,13 +8,17 @@
 mod cut;
 mod facts;
 mod flow;
+mod joint;
+mod moments;
 mod peak;
 mod region;
 mod search;
+mod simplex;
 
 #[cfg(test)]
 mod tests;
 
+pub use moments::sharpen;
 pub use peak::{least_peak, least_peak_with};
 pub use region::Order;
 
@@ -62,6 +66,8 @@ pub enum Method {
     Relaxed,
     /// Branch and bound at one cut.
     Branched,
+    /// Branch and bound over several moments at once.
+    Moments,
     /// A search over all schedules of a small problem.
     Exhaustive,
 }
@@ -74,6 +80,7 @@ impl Method {
             Method::Peak => "least-peak",
             Method::Relaxed => "cut-relaxed",
             Method::Branched => "cut-branched",
+            Method::Moments => "moments",
             Method::Exhaustive => "exhaustive",
         }
     }
