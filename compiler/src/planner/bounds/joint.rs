@@ -5,14 +5,16 @@
 //! executions. With *before* and *after* of each as in [`super::cut`], and for each moment i
 //!
 //! * kept(i, s): storage s, made in before(i), lives through the moment;
-//! * again(i, n): node n of before(i) runs between this moment and the next one, or behind the last,
+//! * again(i, n): node n of before(i) runs between this moment and the next one, or behind the last;
+//! * ever(i, n): it runs at any time behind the moment,
 //!
 //! every schedule within the budget satisfies
 //!
 //! ```text
 //! a storage read between i and i + 1:       kept(i, s) or again(i, maker)
-//! one read at any time after i:             kept(i, s) or again(j, maker) for some j >= i
-//! a storage read by a node run again in i:  kept(i, s) or again(i, maker)
+//! one read at any time after i:             kept(i, s) or ever(i, maker)
+//! a storage read by a node run again in i:  kept(i, s) or again(i, maker), and the same with ever
+//! a node run ever after i:                  again(j, n) for some j >= i
 //! one kept through i + 1:                   kept(i, s) or again(i, maker), if it is made in before(i)
 //! bytes kept through i:                     at most what the working set of the moment leaves
 //! ```
@@ -139,8 +141,8 @@ impl Builder<'_> {
     /// Follows what makers read, and what is kept back to the moment before.
     fn close(&mut self) {
         while let Some((i, root)) = self.open.pop() {
-            if i > 0 {
-                self.want(i - 1, root);
+            for j in 0..self.moments.len() {
+                self.want(j, root);
             }
             if let Some(maker) = self.facts.problem.values[root as usize].producer
                 && self.repeats(i, maker)
@@ -159,44 +161,57 @@ impl Builder<'_> {
         let mut kept: Vec<BTreeMap<ValueId, u32>> = Vec::new();
         let mut again: Vec<BTreeMap<NodeId, u32>> = Vec::new();
         let views = self.views(demands);
+        let mut makers: BTreeSet<NodeId> =
+            self.wanted.iter().flatten().filter_map(|&r| values[r as usize].producer).collect();
+        makers.extend(views.iter().flatten());
         for (i, wanted) in self.wanted.iter().enumerate() {
             kept.push(wanted.iter().map(|&root| (root, program.variable(0))).collect());
-            let mut makers: BTreeSet<NodeId> =
-                wanted.iter().filter_map(|&r| values[r as usize].producer).collect();
-            makers.extend(views.iter().flatten());
-            let repeated = makers.into_iter().filter(|&n| self.repeats(i, n));
+            let repeated = makers.iter().copied().filter(|&n| self.repeats(i, n));
             again.push(repeated.map(|n| (n, program.variable(facts.time[n as usize]))).collect());
         }
-        let serve = |i: usize, root: ValueId| -> Vec<(u32, i64)> {
-            let made = values[root as usize].producer.and_then(|m| again[i].get(&m));
+        // Behind the last moment both are the same.
+        let mut ever: Vec<BTreeMap<NodeId, u32>> = Vec::new();
+        for i in 0..self.moments.len() - 1 {
+            ever.push(again[i].keys().map(|&n| (n, program.variable(0))).collect());
+            for (node, &column) in &ever[i] {
+                let mut terms: Vec<_> =
+                    again[i..].iter().filter_map(|a| a.get(node)).map(|&c| (c, 1)).collect();
+                terms.push((column, -1));
+                program.at_least(terms, 0);
+            }
+        }
+        let serve = |i: usize, root: ValueId, made: &[BTreeMap<NodeId, u32>]| -> Vec<(u32, i64)> {
+            let made = values[root as usize].producer.and_then(|m| made[i].get(&m));
             kept[i].get(&root).into_iter().chain(made).map(|&column| (column, 1)).collect()
         };
         for (demand, views) in demands.iter().zip(&views) {
             let (i, root) = (demand.moment, facts.root[demand.value as usize]);
-            let last = if demand.soon { i } else { self.moments.len() - 1 };
             let mut ask = |makers: &[NodeId]| {
-                let made =
-                    again[i..=last].iter().flat_map(|again| makers.iter().filter_map(|m| again.get(m)));
-                let terms = kept[i].get(&root).into_iter().chain(made).map(|&column| (column, 1)).collect();
-                program.at_least(terms, 1);
+                for made in demand.soon.then_some(&again[i]).into_iter().chain(ever.get(i)) {
+                    let made = makers.iter().filter_map(|m| made.get(m));
+                    let terms = kept[i].get(&root).into_iter().chain(made).map(|&column| (column, 1));
+                    program.at_least(terms.collect(), 1);
+                }
             };
             ask(values[root as usize].producer.as_slice());
             views.iter().for_each(|view| ask(&[*view]));
         }
         for i in 0..self.moments.len() {
-            for (&node, &column) in &again[i] {
-                for root in facts.read(node) {
-                    if self.wanted[i].contains(&root) && values[root as usize].producer != Some(node) {
-                        let mut terms = serve(i, root);
-                        terms.push((column, -1));
-                        program.at_least(terms, 0);
+            for made in [&again, &ever] {
+                for (&node, &column) in made.get(i).into_iter().flatten() {
+                    for root in facts.read(node) {
+                        if self.wanted[i].contains(&root) && values[root as usize].producer != Some(node) {
+                            let mut terms = serve(i, root, made);
+                            terms.push((column, -1));
+                            program.at_least(terms, 0);
+                        }
                     }
                 }
             }
             if i > 0 {
                 for (&root, &column) in &kept[i] {
                     if self.wanted[i - 1].contains(&root) {
-                        let mut terms = serve(i - 1, root);
+                        let mut terms = serve(i - 1, root, &again);
                         terms.push((column, -1));
                         program.at_least(terms, 0);
                     }

@@ -14,9 +14,11 @@ use super::{Bound, Method};
 use crate::planner::problem::{Bytes, Nanos, Problem};
 
 /// Most moments at once.
-const MOMENTS: usize = 5;
+const MOMENTS: usize = 6;
 /// Most moments tried beside those chosen.
-const TRIED: usize = 24;
+const TRIED: usize = 20;
+/// Least work on each: less would look at the linear relaxation alone.
+const TRIAL: i128 = 6_000_000;
 /// Larger tableaus are left alone.
 const ELEMENTS: usize = 1_500_000;
 /// Steps of the simplex method at one node of the tree.
@@ -58,7 +60,7 @@ pub fn sharpen(
     }
     while chosen.len() < MOMENTS && best.extra_time < known && left.left > 0 {
         let mut found: Option<(Nanos, usize)> = None;
-        let each = left.left / (2 * others.len().max(1) as i128);
+        let each = (left.left / (4 * others.len().max(1) as i128)).max(TRIAL);
         for (k, other) in others.iter().enumerate() {
             let Some(joined) = insert(&chosen, other) else { continue };
             let refs: Vec<&Moment> = joined.iter().collect();
@@ -132,17 +134,19 @@ fn solve(program: &Program, known: Nanos, work: i128, total: &mut Work) -> Nanos
         return bound;
     }
     total.take(root.steps);
-    let mut tree = Tree { program, known, open: BinaryHeap::new(), settled: known, age: 0 };
+    let mut tree =
+        Tree { program, known, open: BinaryHeap::new(), settled: known, age: 0, trial: root.clone() };
     root.steps = 0;
-    tree.take(&root, Vec::new(), 0, total);
+    let mut tableau = root.clone();
+    tree.take(&mut tableau, Vec::new(), 0, total);
     while total.left > end && tree.open.peek().is_some_and(|o| o.bound.0 < tree.settled) {
         let Some(node) = tree.open.pop() else { break };
         for on in [false, true] {
             let mut fixed = node.fixed.clone();
             fixed.push((node.branch, on));
-            let mut tableau = root.clone();
+            tableau.copy(&root);
             fixed.iter().for_each(|&(v, on)| tableau.fix(v, on));
-            tree.take(&tableau, fixed, node.bound.0, total);
+            tree.take(&mut tableau, fixed, node.bound.0, total);
         }
     }
     let proven = tree.open.peek().map_or(tree.settled, |o| o.bound.0.min(tree.settled));
@@ -156,20 +160,20 @@ struct Tree<'a> {
     /// Least bound of the nodes that are not branched any further, and at most what is known.
     settled: Nanos,
     age: u64,
+    /// Scratch memory.
+    trial: Tableau,
 }
 
 impl Tree<'_> {
     /// Takes in a node whose parent proved `floor`.
-    fn take(&mut self, tableau: &Tableau, fixed: Vec<(u32, bool)>, floor: Nanos, total: &mut Work) {
-        let mut tableau = tableau.clone();
-        tableau.steps = self.program.elements() as u64 / 8;
+    fn take(&mut self, tableau: &mut Tableau, fixed: Vec<(u32, bool)>, floor: Nanos, total: &mut Work) {
         let end = tableau.run(PIVOTS);
         let bound = tableau.proves(self.program, self.known).max(floor);
         total.take(tableau.steps);
         if bound >= self.known {
             return;
         }
-        let branch = if end == End::Optimum { self.branch(&tableau, total) } else { None };
+        let branch = if end == End::Optimum { self.branch(tableau, total) } else { None };
         match branch {
             Some(branch) => {
                 self.age += 1;
@@ -180,7 +184,7 @@ impl Tree<'_> {
     }
 
     /// The fractional variable both of whose values raise the costs most, by a short look at a few.
-    fn branch(&self, tableau: &Tableau, total: &mut Work) -> Option<u32> {
+    fn branch(&mut self, tableau: &Tableau, total: &mut Work) -> Option<u32> {
         let values = tableau.values();
         let fraction = |v: usize| values[v].min(1.0 - values[v]);
         let mut broken: Vec<u32> =
@@ -190,8 +194,8 @@ impl Tree<'_> {
         for &variable in broken.iter().take(LOOKS) {
             let mut proven = [0, 0];
             for on in [false, true] {
-                let mut trial = tableau.clone();
-                trial.steps = self.program.elements() as u64 / 8;
+                let trial = &mut self.trial;
+                trial.copy(tableau);
                 trial.fix(variable, on);
                 trial.run(LOOK);
                 proven[usize::from(on)] = trial.proves(self.program, self.known).min(self.known);

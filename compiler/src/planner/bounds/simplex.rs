@@ -15,6 +15,8 @@ const CLOSE: f64 = 1e-7;
 const PIVOT: f64 = 1e-6;
 /// Costs are scaled to this for all variables together.
 const COSTS: f64 = 1000.0;
+/// Rows with fewer filled elements than one in this many are gone through by list.
+const SPARSE: usize = 4;
 /// Larger multipliers are cut off, so that no sum overflows; smaller ones prove as well.
 const STEEPEST: f64 = 1e28;
 
@@ -158,6 +160,19 @@ impl Tableau {
         }
     }
 
+    /// Takes over the state of another one, with the memory at hand.
+    pub(super) fn copy(&mut self, other: &Self) {
+        self.slope.clone_from(&other.slope);
+        self.price.clone_from(&other.price);
+        self.basic.clone_from(&other.basic);
+        self.value.clone_from(&other.value);
+        self.free.clone_from(&other.free);
+        self.upper.clone_from(&other.upper);
+        self.fixed.clone_from(&other.fixed);
+        self.ray = other.ray;
+        self.steps = self.slope.len() as u64 / 8;
+    }
+
     fn bounds(&self, variable: u32) -> (f64, f64) {
         match self.fixed.get(variable as usize) {
             None => (0.0, f64::INFINITY),
@@ -258,6 +273,9 @@ impl Tableau {
         }
         taken[column] = 1.0 / pivot;
         let entering = f64::from(u8::from(self.upper[column])) + change;
+        let filled: Vec<u32> = (0..width as u32).filter(|&c| taken[c as usize] != 0.0).collect();
+        let sparse = filled.len() * SPARSE < width;
+        let each = if sparse { filled.len() as u64 } else { width as u64 / 2 };
         for (r, (slopes, value)) in self.slope.chunks_exact_mut(width).zip(&mut self.value).enumerate() {
             let factor = slopes[column];
             if r == row || factor == 0.0 {
@@ -265,10 +283,12 @@ impl Tableau {
             }
             *value += factor * change;
             slopes[column] = 0.0;
-            for (slope, taken) in slopes.iter_mut().zip(&taken) {
-                *slope += factor * taken;
+            if sparse {
+                filled.iter().for_each(|&c| slopes[c as usize] += factor * taken[c as usize]);
+            } else {
+                slopes.iter_mut().zip(&taken).for_each(|(slope, taken)| *slope += factor * taken);
             }
-            self.steps += width as u64 / 4;
+            self.steps += each;
         }
         let price = std::mem::take(&mut self.price[column]);
         for (p, taken) in self.price.iter_mut().zip(&taken) {
