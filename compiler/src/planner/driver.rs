@@ -9,7 +9,7 @@ use super::offsets::{Buffer, Limits, Placement, place};
 use super::order;
 use super::outcome::{Cut, Infeasible, KeepAll, Layout, Options, PlanError, Planned, Progress, StopReason};
 use super::problem::{Bytes, Nanos, Problem};
-use super::replay::{Holder, Replay, assemble, replay};
+use super::replay::{Holder, Lifetime, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
     Candidate, Context, best_cut, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
@@ -181,15 +181,28 @@ impl<'i, 'a> Session<'i, 'a> {
         // Candidates are lawful by construction; a broken one would show as an empty replay, which no caller takes for a plan.
         let replay = replay(problem, &schedule).unwrap_or_default();
         debug_assert_eq!(replay.storages.len(), sequence.len());
-        let buffers: Vec<Buffer> = replay
-            .lifetimes
-            .iter()
-            .map(|l| Buffer { start: l.start.into(), end: l.end.into(), size: l.size })
-            .collect();
+        let buffers = buffers(&replay);
         let capacity = (budget != Bytes::MAX).then(|| budget.saturating_sub(problem.resident));
         let Placement { offsets, height, .. } = place(&buffers, capacity, limits);
         let layout = Layout { lifetimes: replay.lifetimes.clone(), offsets, height };
         Placed { schedule, replay, layout }
+    }
+
+    /// The placement that fits was the first one to do so; a lower one leaves more to whoever shares the memory.
+    fn settle(&self, placed: Placed) -> Placed {
+        if self.options.live_bytes_only
+            || placed.layout.height <= placed.replay.peak - self.index.problem.resident
+        {
+            return placed;
+        }
+        // The budget decides which implementations run, so the schedule stays as it is.
+        let buffers = buffers(&placed.replay);
+        let Placement { offsets, height, .. } = place(&buffers, None, KEEP_ALL);
+        if height >= placed.layout.height {
+            return placed;
+        }
+        let layout = Layout { lifetimes: placed.replay.lifetimes.clone(), offsets, height };
+        Placed { layout, ..placed }
     }
 
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
@@ -265,6 +278,7 @@ impl<'i, 'a> Session<'i, 'a> {
         }
         match best {
             Some((candidate, placed)) => {
+                let placed = self.settle(placed);
                 let planned = self.planned(&candidate, placed.clone(), work, free, fixed);
                 self.last = Some((candidate.clone(), placed));
                 self.found.push(candidate);
@@ -552,6 +566,12 @@ impl Context<'_, '_> {
         keyed.sort_by_key(|k| k.0);
         self.orders = keyed.into_iter().map(|k| k.1).collect();
     }
+}
+
+/// What a schedule places.
+fn buffers(replay: &Replay) -> Vec<Buffer> {
+    let buffer = |l: &Lifetime| Buffer { start: l.start.into(), end: l.end.into(), size: l.size };
+    replay.lifetimes.iter().map(buffer).collect()
 }
 
 fn holder_name(problem: &Problem, schedule: &Schedule, holder: Holder) -> String {

@@ -196,7 +196,7 @@ impl Builder<'_> {
             ask(values[root as usize].producer.as_slice());
             views.iter().for_each(|view| ask(&[*view]));
         }
-        for i in 0..self.moments.len() {
+        for (i, at) in self.moments.iter().enumerate() {
             for made in [&again, &ever] {
                 for (&node, &column) in made.get(i).into_iter().flatten() {
                     for root in facts.read(node) {
@@ -217,7 +217,6 @@ impl Builder<'_> {
                     }
                 }
             }
-            let at = self.moments[i];
             let bytes = |root: ValueId| -i64::try_from(at.site.bytes(facts, root)).unwrap_or(0);
             let terms = kept[i].iter().map(|(&root, &column)| (column, bytes(root))).filter(|t| t.1 != 0);
             let terms: Vec<_> = terms.collect();

@@ -2,7 +2,7 @@
 //!
 //! [`order_free`] holds for every schedule; [`keep_order`] only for those that keep the order of first executions, and carries that name
 //! so that the two are never mixed up. Both look at single moments of the schedule ([`cut`] says how and why they are valid), relaxed
-//! first over many moments, then by branch and bound at the best ones. [`cut_resident_set`] hands the best moment's choice to the
+//! first over many moments, then by branch and bound at the best ones. [`sharpen`] takes several moments together. [`cut_resident_set`] hands the best moment's choice to the
 //! planner as a seed. All arithmetic that ends in a bound is in integers and rounds outward; all limits count work.
 
 mod cut;
