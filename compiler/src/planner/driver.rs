@@ -26,8 +26,8 @@ const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch:
 /// Work on the offsets of keep-all, the figure that budgets in percent refer to.
 const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
 /// Work on the bound of several moments at once, where a plan is not within a part of the base time of the simpler one.
-const JOINT: u64 = 600_000_000;
-const NEAR: Nanos = 10_000;
+const JOINT: u64 = 900_000_000;
+const NEAR: Nanos = 2_000;
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
 const RUNGS: u64 = 24;
 /// A plan by more than this part of the base time above the bound is worth another search.

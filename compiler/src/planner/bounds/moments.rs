@@ -20,7 +20,7 @@ const TRIED: usize = 20;
 /// Least work on each: less would look at the linear relaxation alone.
 const TRIAL: i128 = 6_000_000;
 /// Larger tableaus are left alone.
-const ELEMENTS: usize = 1_500_000;
+const ELEMENTS: usize = 600_000;
 /// Steps of the simplex method at one node of the tree.
 const PIVOTS: usize = 4_000;
 /// Variables tried before one is branched on, and steps of each trial.

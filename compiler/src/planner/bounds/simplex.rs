@@ -170,7 +170,7 @@ impl Tableau {
         self.upper.clone_from(&other.upper);
         self.fixed.clone_from(&other.fixed);
         self.ray = other.ray;
-        self.steps = self.slope.len() as u64 / 8;
+        self.steps = self.slope.len() as u64 / 3;
     }
 
     fn bounds(&self, variable: u32) -> (f64, f64) {
