@@ -24,10 +24,11 @@ fn main() -> Result<()> {
     let mut table = String::from(
         "case,nodes,budget_percent,cpu_seconds,peak_memory_mib,seed_extra,extra,bound,recomputed\n",
     );
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
         ("layered_1000", || layered(1_000, 1)),
         ("layered_5000", || layered(5_000, 2)),
         ("layered_20000", || layered(20_000, 3)),
+        ("transformer_2", || transformer(2)),
         ("transformer_12", || transformer(12)),
         ("transformer_48", || transformer(48)),
     ];

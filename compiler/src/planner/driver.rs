@@ -9,7 +9,7 @@ use super::offsets::{Buffer, Limits, Placement, place};
 use super::order;
 use super::outcome::{Cut, Infeasible, KeepAll, Layout, Options, PlanError, Planned, Progress, StopReason};
 use super::problem::{Bytes, Nanos, Problem};
-use super::replay::{Holder, Replay, assemble, replay};
+use super::replay::{Holder, Lifetime, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
     Candidate, Context, best_cut, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
@@ -25,6 +25,9 @@ const SEEDING: Effort = Effort { scan: 10_000_000, relax: 6_000_000, branch: 12_
 const SEEDING_MANY: Effort = Effort { scan: 5_000_000, relax: 3_000_000, branch: 6_000_000 };
 /// Work on the offsets of keep-all, the figure that budgets in percent refer to.
 const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search: 100_000_000 };
+/// Work on the bound of several moments at once, where a plan is not within a part of the base time of the simpler one.
+const JOINT: u64 = 900_000_000;
+const NEAR: Nanos = 2_000;
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
 const RUNGS: u64 = 24;
 /// A plan by more than this part of the base time above the bound is worth another search.
@@ -178,15 +181,28 @@ impl<'i, 'a> Session<'i, 'a> {
         // Candidates are lawful by construction; a broken one would show as an empty replay, which no caller takes for a plan.
         let replay = replay(problem, &schedule).unwrap_or_default();
         debug_assert_eq!(replay.storages.len(), sequence.len());
-        let buffers: Vec<Buffer> = replay
-            .lifetimes
-            .iter()
-            .map(|l| Buffer { start: l.start.into(), end: l.end.into(), size: l.size })
-            .collect();
+        let buffers = buffers(&replay);
         let capacity = (budget != Bytes::MAX).then(|| budget.saturating_sub(problem.resident));
         let Placement { offsets, height, .. } = place(&buffers, capacity, limits);
         let layout = Layout { lifetimes: replay.lifetimes.clone(), offsets, height };
         Placed { schedule, replay, layout }
+    }
+
+    /// The placement that fits was the first one to do so; a lower one leaves more to whoever shares the memory.
+    fn settle(&self, placed: Placed) -> Placed {
+        if self.options.live_bytes_only
+            || placed.layout.height <= placed.replay.peak - self.index.problem.resident
+        {
+            return placed;
+        }
+        // The budget decides which implementations run, so the schedule stays as it is.
+        let buffers = buffers(&placed.replay);
+        let Placement { offsets, height, .. } = place(&buffers, None, KEEP_ALL);
+        if height >= placed.layout.height {
+            return placed;
+        }
+        let layout = Layout { lifetimes: placed.replay.lifetimes.clone(), offsets, height };
+        Placed { layout, ..placed }
     }
 
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
@@ -221,6 +237,10 @@ impl<'i, 'a> Session<'i, 'a> {
             let mut candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
             if round == 0 && !hopeless && !self.is_enough(&candidate) {
                 candidate = self.solve(candidate, fixed.as_mut().unwrap_or(&mut free));
+                if let Some(fixed) = &mut fixed {
+                    *fixed = self.sharpen(Order::Given, *fixed, &candidate);
+                }
+                free = self.sharpen(Order::Free, free, &candidate);
             }
             if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
                 least = Some(candidate.clone());
@@ -258,6 +278,7 @@ impl<'i, 'a> Session<'i, 'a> {
         }
         match best {
             Some((candidate, placed)) => {
+                let placed = self.settle(placed);
                 let planned = self.planned(&candidate, placed.clone(), work, free, fixed);
                 self.last = Some((candidate.clone(), placed));
                 self.found.push(candidate);
@@ -284,6 +305,18 @@ impl<'i, 'a> Session<'i, 'a> {
             *bound = Bound { extra_time: solved.least_extra, method: bounds::Method::Exhaustive, ..*bound };
         }
         solved.better.unwrap_or(candidate)
+    }
+
+    /// The bound raised by several moments at once, where the candidate is far from it.
+    fn sharpen(&self, order: Order, bound: Bound, candidate: &Candidate) -> Bound {
+        let base = self.index.base_time;
+        let fits = candidate.score.peak <= self.context.budget;
+        let known = if fits { candidate.score.time - base } else { Nanos::MAX };
+        if known.saturating_sub(bound.extra_time) <= base / NEAR {
+            return bound;
+        }
+        let part = self.effort(Effort { scan: 0, relax: 0, branch: JOINT }).branch;
+        bounds::sharpen(self.index.problem, self.context.budget, order, bound, known, part)
     }
 
     /// Plans, with less work, the last fixed rungs below a budget. Compiles for budgets that lie close together then start from the
@@ -533,6 +566,12 @@ impl Context<'_, '_> {
         keyed.sort_by_key(|k| k.0);
         self.orders = keyed.into_iter().map(|k| k.1).collect();
     }
+}
+
+/// What a schedule places.
+fn buffers(replay: &Replay) -> Vec<Buffer> {
+    let buffer = |l: &Lifetime| Buffer { start: l.start.into(), end: l.end.into(), size: l.size };
+    replay.lifetimes.iter().map(buffer).collect()
 }
 
 fn holder_name(problem: &Problem, schedule: &Schedule, holder: Holder) -> String {

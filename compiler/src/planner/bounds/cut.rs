@@ -99,15 +99,12 @@ const SINK: u32 = 1;
 impl Cut {
     /// The cut at the first execution of `node` under a budget. `before` is closed under what its nodes read.
     pub(super) fn new(facts: &Facts, node: NodeId, before: &[bool], after: &[bool], budget: Bytes) -> Self {
-        let (saving, hosts) = facts.overwriting(node);
-        let read = facts.read(node);
-        let working =
-            read.iter().map(|&r| u128::from(facts.bytes(r))).sum::<u128>() + u128::from(facts.made(node));
-        let fixed = u128::from(facts.problem.resident) + working - u128::from(saving).min(working);
+        let site = Site::new(facts, node);
+        let fixed = site.fixed;
         let fastest = facts.time[node as usize];
         let implementations = &facts.problem.nodes[node as usize].implementations;
         let variants: Vec<_> = implementations.iter().map(|i| (i.workspace, i.time - fastest)).collect();
-        let mut builder = Builder::new(facts, before, read, hosts);
+        let mut builder = Builder::new(facts, before, site);
         for (v, value) in facts.problem.values.iter().enumerate() {
             let made_before = value.producer.is_none_or(|p| before[p as usize]);
             if made_before && (value.keep_to_end || facts.readers[v].iter().any(|&r| after[r as usize])) {
@@ -286,12 +283,41 @@ impl Cut {
     }
 }
 
+/// What lies in memory while a node runs.
+#[derive(Clone)]
+pub(super) struct Site {
+    /// Storages that the node reads, in order.
+    read: Vec<ValueId>,
+    /// What keeping one of these past the node costs.
+    hosts: BTreeMap<ValueId, Bytes>,
+    /// The state, and the working set without workspace after the best overwrites.
+    pub(super) fixed: u128,
+}
+
+impl Site {
+    pub(super) fn new(facts: &Facts, node: NodeId) -> Self {
+        let (saving, hosts) = facts.overwriting(node);
+        let read = facts.read(node);
+        let working =
+            read.iter().map(|&r| u128::from(facts.bytes(r))).sum::<u128>() + u128::from(facts.made(node));
+        let fixed = u128::from(facts.problem.resident) + working - u128::from(saving).min(working);
+        Self { read, hosts, fixed }
+    }
+
+    /// Bytes that keeping a storage through the node's execution adds.
+    pub(super) fn bytes(&self, facts: &Facts, root: ValueId) -> Bytes {
+        match self.read.binary_search(&root) {
+            Ok(_) => self.hosts.get(&root).copied().unwrap_or(0),
+            Err(_) => facts.bytes(root),
+        }
+    }
+}
+
 /// Collects the storages and makers that matter.
 struct Builder<'a> {
     facts: &'a Facts<'a>,
     before: &'a [bool],
-    read: Vec<ValueId>,
-    hosts: BTreeMap<ValueId, Bytes>,
+    site: Site,
     storages: Vec<Storage>,
     makers: Vec<Maker>,
     storage_of: BTreeMap<ValueId, u32>,
@@ -299,23 +325,15 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(
-        facts: &'a Facts<'a>,
-        before: &'a [bool],
-        read: Vec<ValueId>,
-        hosts: BTreeMap<ValueId, Bytes>,
-    ) -> Self {
+    fn new(facts: &'a Facts<'a>, before: &'a [bool], site: Site) -> Self {
         let (storages, makers, storage_of, maker_of) = Default::default();
-        Self { facts, before, read, hosts, storages, makers, storage_of, maker_of }
+        Self { facts, before, site, storages, makers, storage_of, maker_of }
     }
 
     /// The storage of a value, if keeping it costs anything.
     fn storage(&mut self, value: ValueId, demanded: bool) -> Option<u32> {
         let root = self.facts.root[value as usize];
-        let bytes = match self.read.binary_search(&root) {
-            Ok(_) => self.hosts.get(&root).copied().unwrap_or(0),
-            Err(_) => self.facts.bytes(root),
-        };
+        let bytes = self.site.bytes(self.facts, root);
         if bytes == 0 {
             return None;
         }

@@ -2,19 +2,23 @@
 //!
 //! [`order_free`] holds for every schedule; [`keep_order`] only for those that keep the order of first executions, and carries that name
 //! so that the two are never mixed up. Both look at single moments of the schedule ([`cut`] says how and why they are valid), relaxed
-//! first over many moments, then by branch and bound at the best ones. [`cut_resident_set`] hands the best moment's choice to the
+//! first over many moments, then by branch and bound at the best ones. [`sharpen`] takes several moments together. [`cut_resident_set`] hands the best moment's choice to the
 //! planner as a seed. All arithmetic that ends in a bound is in integers and rounds outward; all limits count work.
 
 mod cut;
 mod facts;
 mod flow;
+mod joint;
+mod moments;
 mod peak;
 mod region;
 mod search;
+mod simplex;
 
 #[cfg(test)]
 mod tests;
 
+pub use moments::sharpen;
 pub use peak::{least_peak, least_peak_with};
 pub use region::Order;
 
@@ -62,6 +66,8 @@ pub enum Method {
     Relaxed,
     /// Branch and bound at one cut.
     Branched,
+    /// Branch and bound over several moments at once.
+    Moments,
     /// A search over all schedules of a small problem.
     Exhaustive,
 }
@@ -74,6 +80,7 @@ impl Method {
             Method::Peak => "least-peak",
             Method::Relaxed => "cut-relaxed",
             Method::Branched => "cut-branched",
+            Method::Moments => "moments",
             Method::Exhaustive => "exhaustive",
         }
     }

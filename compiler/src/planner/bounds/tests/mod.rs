@@ -86,6 +86,23 @@ fn order_free_bound_admits_late_first_executions() {
     let kept = keep_order(&problem, budget, Effort::default());
     assert!(free.fraction() <= 0.01123 && free.fraction() >= 0.009, "{}", free.fraction());
     assert!(kept.fraction() >= 0.0127, "{}", kept.fraction());
+    let sharpened = sharpen(&problem, budget, Order::Free, free, Nanos::MAX, 20_000_000);
+    assert!(sharpened.fraction() <= 0.01123 && sharpened.extra_time >= free.extra_time);
+}
+
+#[test]
+fn several_moments_prove_more_than_one_where_bursts_fill_the_memory() {
+    let case = published().into_iter().find(|c| c.graph == "gpt_l2_coarse" && c.fraction == "0.4");
+    let Some(Published { budget, problem, row, .. }) = case else { return };
+    let free = order_free(&problem, budget, Effort::default());
+    let sharpened = sharpen(&problem, budget, Order::Free, free, Nanos::MAX, 300_000_000);
+    let words = format!("{} and {}", free.fraction(), sharpened.fraction());
+    assert!(free.fraction() < 0.26 && sharpened.fraction() > 0.28, "{words}");
+    assert!(sharpened.fraction() <= row["best_found"].parse::<f64>().unwrap(), "{words}");
+    assert_eq!(sharpened.method, Method::Moments);
+    // Known to be possible: no bound goes beyond.
+    let known = free.extra_time + 1000;
+    assert_eq!(sharpen(&problem, budget, Order::Free, free, known, 300_000_000).extra_time, known);
 }
 
 /// A log under a budget, with the least extra time that an online heuristic reached there and the published bound.
