@@ -57,7 +57,6 @@ KERNEL(forward, const T *q, const T *k, const T *v, const T *mask, T *y, T *lse,
                 top = larger(top, shuffle_xor(top, x));
             // A row that is masked so far has no maximum to subtract.
             W shift = top == none ? (W)0 : top, keep = m_exp(most - shift);
-            barrier();
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 W p = j0 + c + 16 * n < ok.rows ? m_exp(s[n] - shift) : (W)0;
@@ -130,7 +129,6 @@ KERNEL(backward, const T *q, const T *k, const T *v, const T *mask, const T *dy,
 #if SIDE != 2
             dots(SIDE == 0 ? cotangents : values, first, SIDE == 0 ? values : cotangents, j0, ov.columns, d);
 #endif
-            barrier();
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 I j = j0 + c + 16 * n, query = SIDE == 0 ? row : j, key = SIDE == 0 ? j : row;

@@ -327,6 +327,8 @@ template <class Elem> struct Rows {
     dev Elem of(I r, I k) const { return at[r * row + k * column]; }
 };
 
+// All threads have met when it returns, so that callers may write what they shared before.
+//
 // sum[i] = a's row a0 + thread / 16 times b's row b0 + thread % 16 + 16 i; 0 where there is no such row.
 template <class Elem, class Arith> dev void dots(const Rows<Elem> &a, I a0, const Rows<Elem> &b, I b0, I depth, Arith (&sum)[4]) {
     shared Shared<Arith, 16 * 17> sa;
@@ -334,7 +336,7 @@ template <class Elem, class Arith> dev void dots(const Rows<Elem> &a, I a0, cons
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     for (int i = 0; i < 4; i++)
         sum[i] = (Arith)0;
-    for (I k = 0; k < depth; k += 16) {
+    for (I k = 0; k == 0 || k < depth; k += 16) {
         // Neighbouring threads read neighbouring elements, whichever way the rows lie.
         int ra = a.row == 1 ? c : r, ka = a.row == 1 ? r : c, rb = b.row == 1 ? c : r, kb = b.row == 1 ? r : c;
         barrier();

@@ -80,7 +80,6 @@ KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const T
         for (I j0 = 0; j0 < others.count; j0 += 64) {
             W s[4];
             dots(own, first, others, j0, depth, s);
-            barrier();
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 I j = j0 + c + 16 * n, line = SIDE == 0 ? row : j, cl = SIDE == 0 ? j : row;
