@@ -127,7 +127,9 @@ fn our_kernels_without_a_barrier_are_refused() {
     let gradient = [rows.to_vec(), vec![None, x(&[3, 70, 20], 9), line(), x(&[3, 70, 20], 10)]].concat();
     let transposed = none().with("perm", vec![1, 0]);
     let matrices = vec![x(&[70, 40], 4), x(&[40, 66], 5)];
-    let cases: [(&str, &[usize], &str, Attrs, Vec<Option<Literal>>); 6] = [
+    // Where the barriers are, which of them, the operator, attributes, inputs.
+    type Case<'a> = (&'static str, &'a [usize], &'a str, Attrs, Vec<Option<Literal>>);
+    let cases: [Case<'_>; 6] = [
         ("dev Arith block_reduce", &[0, 1], "Softmax", none().with("axis", 1), vec![x(&[5, 300], 6)]),
         ("dev void dots", &[0, 1], "Attention", none(), rows.to_vec()),
         ("KERNEL(forward,", &[0], "Attention", none(), rows.to_vec()),
