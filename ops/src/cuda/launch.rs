@@ -65,7 +65,7 @@ pub enum Arg {
     U64(u64),
     /// An f64.
     F64(f64),
-    /// Up to [`WORDS`] words of a table.
+    /// Up to 896 words of a table.
     Words(Vec<u32>),
     /// Three f64: the parameters of an elementwise function.
     Params([f64; 3]),
