@@ -23,6 +23,7 @@ pub fn encode(launch: &Launch, places: &Places) -> Vec<Vec<u8>> {
     let one = |arg: &Arg| match arg {
         Arg::Input(i) => address(places.inputs.get(*i).copied().unwrap_or(0)),
         Arg::Output(i) => address(places.outputs.get(*i).copied().unwrap_or(0)),
+        Arg::OutputFrom(i, more) => address(places.outputs.get(*i).map_or(0, |a| a + more)),
         Arg::Workspace(at) => address(places.workspace + at),
         Arg::Status => address(places.status),
         Arg::Call => places.call.to_le_bytes().to_vec(),

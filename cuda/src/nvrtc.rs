@@ -2,7 +2,7 @@
 //!
 //! Its functions are taken from the very file that was found, not by name from wherever the loader looks.
 
-use crate::{Cache, CompileError, Compiler, Image, Unit};
+use crate::{Cache, CompileError, Compiler, Image, Unit, search::said};
 use libloading::Library;
 use std::{
     ffi::{CString, c_char, c_int},
@@ -74,11 +74,11 @@ impl Nvrtc {
     pub fn open(path: &Path) -> Result<Nvrtc, String> {
         let named = |what: String| format!("{}: {what}", path.display());
         // SAFETY: NVRTC's initialisers do nothing to this process; the path was chosen by the search.
-        let library = unsafe { Library::new(path) }.map_err(|e| named(e.to_string()))?;
+        let library = unsafe { Library::new(path) }.map_err(|e| named(said(&e)))?;
         macro_rules! symbol {
             ($i:expr) => {
                 // SAFETY: the type is that of NVRTC's documentation, the same in all versions.
-                *unsafe { library.get(SYMBOLS[$i].as_bytes()) }.map_err(|e| named(e.to_string()))?
+                *unsafe { library.get(SYMBOLS[$i].as_bytes()) }.map_err(|e| named(said(&e)))?
             };
         }
         let functions = Functions {

@@ -13,7 +13,7 @@ use std::ffi::{CString, c_void};
 
 /// Nodes of graphs are launched by their own order; nothing else is asked of instantiation.
 const NO_FLAGS: sys::CUgraphInstantiate_flags = sys::CUgraphInstantiate_flags(0);
-/// Steps through which bytes of pageable memory go, so that the caller may reuse them at once.
+/// Events order streams; nobody asks for their times, which cost, and which drivers before 12.8 give by another function.
 const EVENT: sys::CUevent_flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
 
 /// A context on a device, and what was made in it.

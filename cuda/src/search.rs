@@ -8,6 +8,7 @@ mod probe;
 mod system;
 
 pub use probe::{DriverFound, NoDriver, REQUIRED_SYMBOLS, probe_driver};
+pub(crate) use system::said;
 pub use system::{Process, System};
 
 use std::path::{Path, PathBuf};

@@ -3,16 +3,20 @@
 
 use compiler::{
     cost::{CostModel, DeviceProfile},
-    pipeline::{Budget, CompileError, Request, plan_budgets, programs},
+    pipeline::{Budget, CompileError, Request, plan_budgets, rewritten_programs},
     planner::{Options, PlanError},
 };
 use cuda::sim::{Fault, HostCompiler, Sim};
 use graph::{Graph, Literal};
 use plan::{Device, Place, Plan, ProgramKind, Step};
+use rewrite::Level;
 use runtime::{
     CpuDevice, CudaDevice, Device as _, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, resolve,
 };
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 use tests::{
     Weights, data,
     reference::{Reference, adamw, import_model, options},
@@ -74,12 +78,17 @@ struct Model {
 
 impl Model {
     fn load(root: &Path, model: &str, variant: &str) -> Model {
+        Model::rewritten(root, model, variant, Level::Exact)
+    }
+
+    fn rewritten(root: &Path, model: &str, variant: &str, level: Level) -> Model {
         let file = format!("{model}.{variant}.onnx");
         let reference = Reference::load(root, model);
         let imported = import_model(&root.join("small").join(&file), &file, model, &reference.io);
         let train = options(&imported, &reference, &file, adamw());
-        let (graphs, _) = programs(&imported.graph, Some(&train), None).unwrap();
-        Model { graphs, weights: imported.weights, io: reference.io }
+        let costs = CostModel::estimated(DeviceProfile::cpu());
+        let made = rewritten_programs(&imported.graph, Some(&train), None, level, &costs).unwrap();
+        Model { graphs: made.graphs, weights: imported.weights, io: reference.io }
     }
 
     fn session(&self, plan: &Plan, device: Box<dyn runtime::Device>) -> Result<Session, RuntimeError> {
@@ -116,21 +125,21 @@ fn train(
 
 fn check(model: &str, variant: &str) {
     let (Some(root), Some(_)) = (data("models"), compiler()) else { return };
-    let m = Model::load(&root, model, variant);
+    check_model(&Model::load(&root, model, variant), &format!("{model}.{variant}"));
+}
+
+fn check_model(m: &Model, name: &str) {
     let on_cpu = plans(&m.graphs, Device::Cpu, &[1.0]).unwrap();
-    let (expected, _) = train(&m, &on_cpu[0], Box::new(CpuDevice::new(1).unwrap()), RunOptions::default());
+    let (expected, _) = train(m, &on_cpu[0], Box::new(CpuDevice::new(1).unwrap()), RunOptions::default());
     let on_cuda = plans(&m.graphs, Device::Cuda, &[1.0, 0.5]).unwrap();
     assert_eq!(on_cuda[0].numerics, on_cuda[1].numerics);
     let look = RunOptions { check_recompute: true, measure: false };
     let mut states = Vec::new();
     for (plan, options) in on_cuda.iter().zip([RunOptions::default(), look]) {
         let device = simulated(Sim::new(MEMORY), compiler().unwrap());
-        let (losses, state) = train(&m, plan, device, options);
+        let (losses, state) = train(m, plan, device, options);
         let again = plan::validate(plan, ops::cuda::registry(true)).unwrap()[0].recomputed.len();
-        println!(
-            "{model}.{variant} in {} bytes, {again} recomputed: {losses:?}, on the CPU {expected:?}",
-            plan.arena
-        );
+        println!("{name} in {} bytes, {again} recomputed: {losses:?}, on the CPU {expected:?}", plan.arena);
         for (a, b) in losses.iter().zip(&expected) {
             assert!((a - b).abs() <= 2e-5 * b.abs().max(1.0), "{losses:?} is not {expected:?}");
         }
@@ -158,6 +167,18 @@ fn smallcnn_trains() {
 #[test]
 fn gpt2_trains() {
     check("gpt2", "ts_loss");
+}
+
+/// Attention and the linear layer's cross entropy as one operator each, forward and backward.
+#[test]
+fn gpt2_with_fused_operators_trains() {
+    let (Some(root), Some(_)) = (data("models"), compiler()) else { return };
+    let m = Model::rewritten(&root, "gpt2", "ts_loss", Level::Memory);
+    let ops: BTreeSet<&str> = m.graphs.iter().flat_map(|(_, g)| g.nodes.iter().map(|n| &*n.op)).collect();
+    for op in ["Attention", "AttentionGrad", "LinearCrossEntropy", "LinearCrossEntropyGrad"] {
+        assert!(ops.contains(op), "{op} is not among {ops:?}");
+    }
+    check_model(&m, "gpt2 with fused operators");
 }
 
 #[test]

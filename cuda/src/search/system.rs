@@ -33,8 +33,28 @@ pub trait System {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Process;
 
-/// The driver's library name; a bare name is never looked for in the working directory.
-const DRIVER: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+/// The driver's library by name; bare names are never looked for in the working directory. In the order in which cudarc asks, so that what
+/// is probed is what is called: a toolkit's stub has the first name, a driver without a toolkit only the second.
+const DRIVER: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
+
+/// The first library that opens; the error is that of the last one.
+pub(crate) fn open_first(names: &[&str]) -> Result<libloading::Library, String> {
+    let mut why = "no name".to_owned();
+    for name in names {
+        // SAFETY: the driver's initialisers are made for being loaded into any process.
+        match unsafe { libloading::Library::new(*name) } {
+            Ok(l) => return Ok(l),
+            Err(e) => why = said(&e),
+        }
+    }
+    Err(why)
+}
+
+/// An error with its causes: libloading's own text says no more than which call failed.
+pub(crate) fn said(e: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(e.source(), |e| e.source());
+    causes.fold(e.to_string(), |text, cause| format!("{text}: {cause}"))
+}
 
 struct Driver(&'static libloading::Library);
 
@@ -117,8 +137,7 @@ impl System for Process {
         let library = match *open {
             Some(l) => l,
             None => {
-                // SAFETY: the driver's initialisers are made for being loaded into any process.
-                let l = unsafe { libloading::Library::new(DRIVER) }.map_err(|e| e.to_string())?;
+                let l = open_first(DRIVER)?;
                 let l: &'static libloading::Library = Box::leak(Box::new(l));
                 *open = Some(l);
                 l

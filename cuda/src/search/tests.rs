@@ -118,3 +118,10 @@ fn the_working_directory_is_never_searched() {
     let system = Fake { variables, ..Fake::default() };
     assert_eq!(folders(&system), [PathBuf::from("/given")]);
 }
+
+/// libloading says "dlopen failed" and no more; people need to know which file, and why.
+#[test]
+fn a_library_that_does_not_open_is_named() {
+    let e = super::system::open_first(&["libdtrc-is-not-there.so", "libdtrc-is-not-there.so.1"]).unwrap_err();
+    assert!(e.contains("libdtrc-is-not-there.so.1"), "{e}");
+}

@@ -103,7 +103,7 @@ impl HostLibrary {
     pub fn open(path: &Path) -> Result<HostLibrary, String> {
         static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         // SAFETY: the library was compiled from our sources and has no initialisers.
-        let library = unsafe { libloading::Library::new(path) }.map_err(|e| e.to_string())?;
+        let library = unsafe { libloading::Library::new(path) }.map_err(|e| crate::search::said(&e))?;
         let mut locks = LOCKS.lock().map_err(|e| e.to_string())?;
         Ok(HostLibrary { library, running: locks.entry(path.to_owned()).or_default().clone() })
     }

@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use cuda::{
-    evaluate,
+    Compiler, evaluate,
     sim::{HostCompiler, Sim},
 };
 use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType, ValueId};
@@ -89,6 +89,17 @@ impl Given {
     pub fn on_cpu(&self, op: &dyn OpDef) -> Result<Vec<Literal>, String> {
         let s = self.signature().ok_or("folded")?;
         evaluate_with(op, &s, &self.literals(), 0, &[]).map_err(|e| e.to_string())
+    }
+
+    /// As [`Given::on_cuda`], with any compiler for the CPU.
+    pub fn on_shim(
+        &self,
+        driver: &mut Sim,
+        compiler: &mut dyn Compiler,
+        op: &dyn OpDef,
+    ) -> Result<Vec<Literal>, String> {
+        let s = self.signature().ok_or("folded")?;
+        evaluate(driver, compiler, op, &s, &self.literals(), &[])
     }
 
     pub fn on_cuda(

@@ -6,6 +6,7 @@
 //! threads; what runs at once is cut by shape, too, because the workspace is.
 
 mod backward;
+pub(crate) mod cuda;
 mod forward;
 mod shape;
 

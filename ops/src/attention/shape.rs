@@ -117,6 +117,11 @@ impl Operand {
         }
     }
 
+    /// Heads, rows, columns, and whether rows stand before heads.
+    pub(super) fn layout(&self) -> [usize; 4] {
+        [self.heads, self.rows, self.columns, self.swapped.into()]
+    }
+
     /// Elements from one row to the next.
     pub(super) fn stride(&self) -> usize {
         if self.swapped { self.heads * self.columns } else { self.columns }
@@ -132,6 +137,11 @@ pub(super) struct Mask {
 }
 
 impl Mask {
+    /// (extent, stride) of the leading axes.
+    pub(super) fn axes(&self) -> &[(usize, usize)] {
+        &self.axes
+    }
+
     /// Offset of the mask of matrix `i`.
     pub(super) fn at(&self, mut i: usize) -> usize {
         let mut at = 0;

@@ -275,7 +275,7 @@ struct Status {
     i64 row;
     i64 value;
 };
-const u32 BAD_LABEL = 1, BAD_INDEX = 2;
+const u32 BAD_LABEL = 1, BAD_INDEX = 2, BAD_LENGTH = 3, BAD_WEIGHTS = 4, BAD_IMAGE = 5;
 dev void fail(Status *s, u32 call, u32 code, i64 row, i64 value) {
     if (atomicCAS(&s->code, 0u, code) == 0u) {
         s->call = call;
@@ -311,7 +311,55 @@ template <class Join, class Arith> dev Arith block_reduce(Arith v, Shared<Arith,
     return sum;
 }
 
+// The sum over a warp, in every lane.
+template <class Arith> dev Arith warp_sum(Arith v) {
+    for (int m = 16; m > 0; m >>= 1)
+        v = add(v, shuffle_xor(v, m));
+    return v;
+}
+
+// ---- scores: products of 16 rows with 64 others by 256 threads, each of which has one row and every sixteenth other ----
+
+// Rows of a matrix: element (r, k) lies r * row + k * column elements on.
+template <class Elem> struct Rows {
+    const Elem *at;
+    I count, row, column;
+    dev Elem of(I r, I k) const { return at[r * row + k * column]; }
+};
+
+// All threads have met when it returns, so that callers may write what they shared before.
+//
+// sum[i] = a's row a0 + thread / 16 times b's row b0 + thread % 16 + 16 i; 0 where there is no such row.
+template <class Elem, class Arith> dev void dots(const Rows<Elem> &a, I a0, const Rows<Elem> &b, I b0, I depth, Arith (&sum)[4]) {
+    shared Shared<Arith, 16 * 17> sa;
+    shared Shared<Arith, 64 * 17> sb;
+    int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
+    for (int i = 0; i < 4; i++)
+        sum[i] = (Arith)0;
+    for (I k = 0; k == 0 || k < depth; k += 16) {
+        // Neighbouring threads read neighbouring elements, whichever way the rows lie.
+        int ra = a.row == 1 ? c : r, ka = a.row == 1 ? r : c, rb = b.row == 1 ? c : r, kb = b.row == 1 ? r : c;
+        barrier();
+        sa[ra * 17 + ka] = a0 + ra < a.count && k + ka < depth ? (Arith)up(a.of(a0 + ra, k + ka)) : (Arith)0;
+        for (int i = 0; i < 4; i++) {
+            int n = rb + 16 * i;
+            sb[n * 17 + kb] = b0 + n < b.count && k + kb < depth ? (Arith)up(b.of(b0 + n, k + kb)) : (Arith)0;
+        }
+        barrier();
+#pragma unroll
+        for (int d = 0; d < 16; d++) {
+            Arith x = sa[r * 17 + d];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[i] += x * (Arith)sb[(c + 16 * i) * 17 + d];
+        }
+    }
+}
+
 // ---- indices ----
+
+// The index from the front, or -1.
+dev i64 row_of(i64 k, i64 n) { return k < -n || k >= n ? -1 : k < 0 ? k + n : k; }
 
 // Where element `i` (row-major over `extents`) lies by `strides`.
 dev I offset_of(I i, int rank, const Dims &extents, const Dims &strides) {
@@ -342,6 +390,24 @@ dev Four philox(u32 k0, u32 k1, u32 c0, u32 c1, u32 c2, u32 c3) {
     }
     Four out = {{c0, c1, c2, c3}};
     return out;
+}
+
+
+// The random words of a node in a step: counter g's four go to elements 32 apart, so that a warp reads and writes neighbours.
+dev Four random_words(I g, const i64 *seed, const i64 *step, u32 id) {
+    u64 s = (u64)seed[0], t = (u64)step[0], counter = (u64)g;
+    u32 high = (u32)(t >> 32);
+    high = high << 16 | high >> 16;
+    return philox((u32)s, (u32)(s >> 32), (u32)counter, (u32)(counter >> 32) ^ high, id, (u32)t);
+}
+// The element of word k of counter g, and the counters of n elements.
+dev I random_element(I g, int k) { return g / 32 * 128 + g % 32 + k * 32; }
+dev I random_counters(I n) { return (n + 127) / 128 * 32; }
+// The word of one element.
+dev u32 random_word(I e, const i64 *seed, const i64 *step, u32 id) {
+    Four w = random_words(e / 128 * 32 + e % 32, seed, step, id);
+    int k = (int)(e % 128 / 32);
+    return k == 0 ? w.v[0] : k == 1 ? w.v[1] : k == 2 ? w.v[2] : w.v[3];
 }
 
 #endif

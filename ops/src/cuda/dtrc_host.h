@@ -254,6 +254,13 @@ static inline u32 atomicCAS(u32 *p, u32 expected, u32 value) {
     return old;
 }
 
+template <class Int> static inline Int atomicMax(Int *p, Int value) {
+    Int old = *p;
+    if (value > old)
+        *p = value;
+    return old;
+}
+
 // Shared memory that knows who used each element since the last barrier.
 template <class Elem, int N> struct Shared {
     Elem data[N];

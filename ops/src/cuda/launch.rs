@@ -9,6 +9,8 @@ pub const BLOCK: u32 = 256;
 const MOST_BLOCKS: u64 = 2048;
 /// Axes that kernels walk; neighbours that behave as one are merged before.
 pub(crate) const RANK: usize = 8;
+/// Words of a table that one launch carries: with the other arguments within the 4 KiB that every driver takes.
+pub(crate) const WORDS: usize = 896;
 /// From this many elements on offsets take 64 bits: strides of a grid must not overflow on top of it.
 const WIDE: u64 = 1 << 30;
 
@@ -39,6 +41,8 @@ pub enum Arg {
     Input(usize),
     /// Address of output `i`.
     Output(usize),
+    /// Address of output `i` and so many bytes more.
+    OutputFrom(usize, u64),
     /// Address of a byte of the workspace.
     Workspace(u64),
     /// A null address.
@@ -61,6 +65,8 @@ pub enum Arg {
     U64(u64),
     /// An f64.
     F64(f64),
+    /// Up to 896 words of a table.
+    Words(Vec<u32>),
     /// Three f64: the parameters of an elementwise function.
     Params([f64; 3]),
 }
@@ -70,7 +76,13 @@ impl Arg {
     pub fn bytes(&self, wide: bool) -> Option<Vec<u8>> {
         let index = |v: i64| if wide { v.to_le_bytes().to_vec() } else { (v as i32).to_le_bytes().to_vec() };
         Some(match self {
-            Arg::Input(_) | Arg::Output(_) | Arg::Workspace(_) | Arg::Null | Arg::Status | Arg::Call => {
+            Arg::Input(_)
+            | Arg::Output(_)
+            | Arg::OutputFrom(..)
+            | Arg::Workspace(_)
+            | Arg::Null
+            | Arg::Status
+            | Arg::Call => {
                 return None;
             }
             Arg::Index(v) => index(*v),
@@ -80,6 +92,7 @@ impl Arg {
             Arg::I64(v) => v.to_le_bytes().to_vec(),
             Arg::U64(v) => v.to_le_bytes().to_vec(),
             Arg::F64(v) => v.to_le_bytes().to_vec(),
+            Arg::Words(v) => (0..WORDS).flat_map(|i| v.get(i).copied().unwrap_or(0).to_le_bytes()).collect(),
             Arg::Params(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         })
     }
@@ -154,6 +167,13 @@ pub(crate) fn blocks_for(n: u64) -> u64 {
     n.div_ceil(u64::from(BLOCK)).min(MOST_BLOCKS)
 }
 
+/// To how many threads the places of each of `lines` are dealt, where every thread walks over all that may go there: enough threads for a
+/// device, by shape alone.
+pub(crate) fn parts_of(lines: usize, places: usize) -> usize {
+    const THREADS: usize = 1 << 14;
+    (THREADS / lines.max(1)).clamp(1, places.max(1))
+}
+
 /// A block of whole warps for `n` elements that it works on together.
 pub(crate) fn block_of(n: u64) -> u32 {
     (n.clamp(1, u64::from(BLOCK)) as u32).next_multiple_of(32)
@@ -190,6 +210,11 @@ impl Builder {
     pub(crate) fn source(&mut self, source: Source) -> &mut Builder {
         (self.source, self.defines) = (source, Vec::new());
         self
+    }
+
+    /// Whether indices have 64 bits.
+    pub(crate) fn wide(&self) -> bool {
+        self.wide
     }
 
     /// Takes scratch memory; returns where it starts.

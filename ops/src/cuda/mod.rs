@@ -22,6 +22,14 @@ pub(crate) type Plan = fn(&Signature<'_>) -> Result<Kernels, OpError>;
 
 /// The tables of the families.
 const FAMILIES: &[&[(&str, Plan)]] = &[
+    crate::attention::cuda::KERNELS,
+    crate::recurrent::cuda::KERNELS,
+    crate::signal::cuda::KERNELS,
+    crate::indexing::samplers::KERNELS,
+    crate::loss::linear::KERNELS,
+    crate::normalize::groups::KERNELS,
+    crate::pool::regions::KERNELS,
+    crate::random::cuda_draw::KERNELS,
     crate::elementwise::cuda::FUNCTIONS,
     crate::elementwise::cuda::PLAIN,
     crate::elementwise::cuda::OTHERS,
@@ -54,6 +62,9 @@ pub fn failure(code: u32, row: i64, value: i64) -> String {
     match code {
         1 => format!("label {value} at row {row} is no class and not ignore_index"),
         2 => format!("index {value} at position {row} of the indices is outside of its axis"),
+        3 => format!("length {value} of sequence {row} is outside of the steps that there are"),
+        4 => format!("row {row} has no probabilities: e^x does not sum to a positive number"),
+        5 => format!("region {row} is of image {value}, which there is not"),
         _ => format!("failure {code} (position {row}, value {value})"),
     }
 }

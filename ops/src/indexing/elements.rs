@@ -193,20 +193,20 @@ fn inside(s: &Signature<'_>, x: &TensorType, indices: &TensorType) -> Result<(),
 }
 
 /// The lines along the axis: where they start and how they step in the indices and in the input.
-struct Lines {
+pub(super) struct Lines {
     /// Extents of the other axes of the indices, with strides of indices and input.
-    others: Vec<(usize, usize, usize)>,
-    count: usize,
+    pub(super) others: Vec<(usize, usize, usize)>,
+    pub(super) count: usize,
     /// Indices a line.
-    len: usize,
-    index_step: usize,
-    data_step: usize,
+    pub(super) len: usize,
+    pub(super) index_step: usize,
+    pub(super) data_step: usize,
     /// Extent of the input along the axis.
-    n: usize,
+    pub(super) n: usize,
 }
 
 impl Lines {
-    fn new(s: &Signature<'_>) -> Result<Lines, OpError> {
+    pub(super) fn new(s: &Signature<'_>) -> Result<Lines, OpError> {
         let (data, index) = (s.dims(0)?, s.dims(1)?);
         let axis = axis_attr(s, "axis", data.len())?;
         let strides = |d: &[usize]| row_major(d).into_iter().map(|s| s as usize).collect::<Vec<_>>();

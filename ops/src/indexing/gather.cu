@@ -3,9 +3,6 @@
 // K is the type of indices, T an element (by width for a copy). An index outside of the axis sets the status.
 #include "dtrc_device.h"
 
-// The index from the front, or -1.
-dev i64 row_of(i64 k, i64 n) { return k < -n || k >= n ? -1 : k < 0 ? k + n : k; }
-
 #ifndef GRADIENT
 KERNEL(gather, const T *x, const K *indices, T *y, I outer, I n, I inner, I m, Status *status, u32 call) {
     for (I e = thread_index(); e < outer * m * inner; e += thread_count()) {

@@ -300,17 +300,17 @@ fn check_cotangent(size: &Size, dy: &TensorType) -> Result<(), OpError> {
 
 /// Extents of images and grid.
 #[derive(Clone, Copy)]
-struct Size {
-    n: usize,
-    c: usize,
-    h: usize,
-    w: usize,
-    oh: usize,
-    ow: usize,
+pub(super) struct Size {
+    pub(super) n: usize,
+    pub(super) c: usize,
+    pub(super) h: usize,
+    pub(super) w: usize,
+    pub(super) oh: usize,
+    pub(super) ow: usize,
 }
 
 impl Size {
-    fn of(attrs: &Attrs, image: &[usize], grid: &[usize]) -> Result<(Size, Sampler), OpError> {
+    pub(super) fn of(attrs: &Attrs, image: &[usize], grid: &[usize]) -> Result<(Size, Sampler), OpError> {
         match (image, grid) {
             (&[n, c, h, w], &[m, oh, ow, 2]) if n == m && h > 0 && w > 0 => {
                 Ok((Size { n, c, h, w, oh, ow }, Sampler::of(attrs, h, w)?))
@@ -327,19 +327,19 @@ impl Size {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Padding {
+pub(super) enum Padding {
     Zeros,
     Border,
     Reflection,
 }
 
 /// How positions become pixels.
-struct Sampler {
-    h: usize,
-    w: usize,
-    nearest: bool,
-    padding: Padding,
-    align: bool,
+pub(super) struct Sampler {
+    pub(super) h: usize,
+    pub(super) w: usize,
+    pub(super) nearest: bool,
+    pub(super) padding: Padding,
+    pub(super) align: bool,
 }
 
 /// One pixel of a sample: where (`None` outside), its weight, and the weight's derivative by the grid's x and y.

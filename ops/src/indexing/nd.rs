@@ -211,20 +211,20 @@ fn slices(s: &Signature<'_>, x: &Shape, indices: &Shape) -> Result<Shape, OpErro
 }
 
 /// The input as batches of rows, addressed by tuples.
-struct Rows {
-    batches: usize,
+pub(super) struct Rows {
+    pub(super) batches: usize,
     /// Tuples a batch.
-    tuples: usize,
+    pub(super) tuples: usize,
     /// Extents that a tuple addresses.
-    extents: Vec<usize>,
+    pub(super) extents: Vec<usize>,
     /// Rows a batch: the product of the extents.
-    rows: usize,
+    pub(super) rows: usize,
     /// Elements a row.
-    len: usize,
+    pub(super) len: usize,
 }
 
 impl Rows {
-    fn new(s: &Signature<'_>) -> Result<Rows, OpError> {
+    pub(super) fn new(s: &Signature<'_>) -> Result<Rows, OpError> {
         let (data, index) = (s.dims(0)?, s.dims(1)?);
         slices(s, &Shape::from(&data), &Shape::from(&index))?;
         let (tuple, outer) = index.split_last().ok_or_else(|| OpError::invalid("indices are a scalar"))?;

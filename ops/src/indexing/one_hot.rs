@@ -104,7 +104,7 @@ impl OpDef for OneHot {
     }
 }
 
-fn parse(s: &Signature<'_>, rank: usize) -> Result<(usize, usize), OpError> {
+pub(super) fn parse(s: &Signature<'_>, rank: usize) -> Result<(usize, usize), OpError> {
     let (depth, axis) = (s.attrs.int("depth")?, s.attrs.int("axis")?);
     match (usize::try_from(depth), usize::try_from(axis)) {
         (Ok(depth), Ok(axis)) if axis <= rank => Ok((depth, axis)),

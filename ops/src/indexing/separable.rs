@@ -69,11 +69,21 @@ impl Taps {
         m
     }
 
-    fn outputs(&self) -> usize {
+    /// The first tap of every output, and where they end.
+    pub(super) fn starts(&self) -> &[usize] {
+        &self.start
+    }
+
+    /// Input coordinate and weight of every tap.
+    pub(super) fn all(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.index.iter().copied().zip(self.weight.iter().copied())
+    }
+
+    pub(super) fn outputs(&self) -> usize {
         self.start.len() - 1
     }
 
-    fn is_identity(&self) -> bool {
+    pub(super) fn is_identity(&self) -> bool {
         self.inputs == self.outputs()
             && self.index.len() == self.inputs
             && self.start.iter().enumerate().all(|(o, s)| o == *s)
@@ -113,6 +123,11 @@ impl Separable {
         }
         let last_identity = axes[last].is_identity();
         Separable { axes, stride, rows, last_identity }
+    }
+
+    /// The axes, outermost first, with strides of the input.
+    pub(super) fn axes(&self) -> impl Iterator<Item = (&Taps, &usize)> {
+        self.axes.iter().zip(&self.stride)
     }
 
     /// Applies a map that only picks elements.

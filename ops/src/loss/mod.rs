@@ -8,6 +8,7 @@ pub mod cross_entropy;
 pub mod cross_entropy_grad;
 pub(crate) mod cuda;
 mod labels;
+pub(crate) mod linear;
 pub mod linear_cross_entropy;
 pub mod linear_cross_entropy_grad;
 pub mod nll;

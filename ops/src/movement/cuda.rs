@@ -1,6 +1,6 @@
 //! CUDA launches of operators that move or make elements.
 
-use super::{Part, Strided, concat, expand, generate, pad, slice, split, transpose};
+use super::{Part, Strided, concat, expand, generate, pad, reverse::time_axis, slice, split, transpose};
 use crate::{
     OpError, Signature,
     cuda::{Arg, BLOCK, Builder, Kernels, Plan, dtype_name, source, width_name},
@@ -75,6 +75,9 @@ fn whole(s: &Signature<'_>, c: Result<Strided, OpError>) -> Result<Kernels, OpEr
 }
 
 fn padded(s: &Signature<'_>) -> Result<Kernels, OpError> {
+    if pad::repeats(s)? {
+        return crate::indexing::samplers::repeated(s);
+    }
     let (value, part) = pad::constant(s)?;
     copies(s, s.input(0)?.dtype, Some(bits(&value)), &[part])
 }
@@ -117,6 +120,21 @@ fn triangle(s: &Signature<'_>) -> Result<Kernels, OpError> {
     make(s, "triangle", s.input(0)?.dtype, args)
 }
 
+fn reverse(s: &Signature<'_>) -> Result<Kernels, OpError> {
+    let dims = s.dims(0)?;
+    let [first, second, ..] = dims[..] else {
+        return Err(OpError::invalid("the input must have at least 2 axes"));
+    };
+    let mut b = Builder::new(s, source!("movement/reverse.cu"))?;
+    b.define("T", width_name(s.input(0)?.dtype));
+    let (n, len) = (dims.iter().product::<usize>(), dims[2..].iter().product::<usize>());
+    let mut args = vec![Arg::Input(0), Arg::Input(1), Arg::Output(0)];
+    args.extend([n, first, second, len].map(|v| Arg::Index(v as i64)));
+    args.extend([Arg::I32((time_axis(s)? == 0).into()), Arg::Status, Arg::Call]);
+    b.over("reverse", n as u64, args)?;
+    Ok(b.done())
+}
+
 fn extents(s: &Signature<'_>, values: Vec<i64>) -> Result<Kernels, OpError> {
     if values.len() > 8 {
         return Err(OpError::unsupported("the shape of more than eight axes on CUDA"));
@@ -140,6 +158,7 @@ pub(crate) const KERNELS: &[(&str, Plan)] = &[
     ("Concat", |s| copies(s, s.input(0)?.dtype, None, &concat::parts(s)?)),
     ("Split", |s| copies(s, s.input(0)?.dtype, None, &split::parts(s)?)),
     ("Pad", padded),
+    ("ReverseSequence", reverse),
     ("Trilu", triangle),
     ("Fill", |s| {
         let value = generate::scalar_attr(s, "value")?;

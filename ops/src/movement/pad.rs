@@ -226,11 +226,18 @@ impl Mode {
     }
 }
 
-/// What fills the padding of constant mode, and where the input goes; other modes are refused.
+/// Whether padding repeats elements of the input.
+pub(super) fn repeats(s: &Signature<'_>) -> Result<bool, OpError> {
+    Ok(Mode::of(s)? != Mode::Constant)
+}
+
+/// For a tensor of these extents, the element of each axis that stands at each position, in a mode that repeats elements.
+pub(crate) fn taps_of(s: &Signature<'_>, dims: &[usize]) -> Result<Vec<Taps>, OpError> {
+    taps(dims, &pads(s, dims.len())?, Mode::of(s)?)
+}
+
+/// What fills the padding of constant mode, and where the input goes.
 pub(super) fn constant(s: &Signature<'_>) -> Result<(Literal, Part), OpError> {
-    if Mode::of(s)? != Mode::Constant {
-        return Err(OpError::unsupported("padding by other elements than constants on CUDA"));
-    }
     let (dims, dtype) = (s.dims(0)?, s.input(0)?.dtype);
     let pads = pads(s, dims.len())?;
     let value = s.attrs.opt_tensor("value")?.cloned().unwrap_or_else(|| Literal::scalar(dtype, 0.0));

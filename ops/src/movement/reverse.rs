@@ -88,7 +88,7 @@ impl OpDef for ReverseSequence {
     }
 }
 
-fn time_axis(s: &Signature<'_>) -> Result<usize, OpError> {
+pub(super) fn time_axis(s: &Signature<'_>) -> Result<usize, OpError> {
     match s.attrs.int("time_axis")? {
         0 => Ok(0),
         1 => Ok(1),

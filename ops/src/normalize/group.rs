@@ -40,7 +40,7 @@ fn groups(s: &Signature<'_>, x: &TensorType) -> Result<(i64, TensorType), OpErro
 }
 
 /// Extents of x, and channels a group has.
-fn layout(s: &Signature<'_>) -> Result<(Channels, usize), OpError> {
+pub(super) fn layout(s: &Signature<'_>) -> Result<(Channels, usize), OpError> {
     let d = Channels::new(&s.dims(0)?);
     let groups = groups(s, s.input(0)?)?.0 as usize;
     Ok((d, d.c / groups))

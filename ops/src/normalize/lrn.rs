@@ -27,18 +27,18 @@ pub struct Lrn;
 pub struct LrnGrad;
 
 #[derive(Clone, Copy)]
-struct Rule {
+pub(super) struct Rule {
     /// Channels below and above that count.
-    down: usize,
-    up: usize,
+    pub(super) down: usize,
+    pub(super) up: usize,
     /// alpha / size.
-    alpha: f64,
-    beta: f64,
-    bias: f64,
+    pub(super) alpha: f64,
+    pub(super) beta: f64,
+    pub(super) bias: f64,
 }
 
 impl Rule {
-    fn of(a: &Attrs) -> Result<Rule, OpError> {
+    pub(super) fn of(a: &Attrs) -> Result<Rule, OpError> {
         let size = a.int("size")?;
         if size < 1 {
             return Err(OpError::invalid(format!("size must be at least 1, not {size}")));

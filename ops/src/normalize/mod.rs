@@ -8,6 +8,7 @@ pub mod batchnorm_grad;
 mod channels;
 pub(crate) mod cuda;
 pub mod group;
+pub(crate) mod groups;
 mod import_batchnorm;
 pub mod layer;
 pub mod lp;

@@ -83,5 +83,6 @@ pub(crate) const KERNELS: &[(&str, Plan)] = &[
     ("MaxPoolGrad", max_gradient),
     ("MaxPoolIndices", max_indices),
     ("AveragePool", |s| average(s, false)),
+    ("MaxUnpool", crate::indexing::scatters::unpool),
     ("AveragePoolGrad", |s| average(s, true)),
 ];

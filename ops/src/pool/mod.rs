@@ -5,6 +5,7 @@ pub(crate) mod cuda;
 mod export;
 mod lp;
 pub mod max;
+pub(crate) mod regions;
 pub mod roi;
 #[cfg(test)]
 mod tests;

@@ -155,21 +155,21 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
 }
 
 /// Fixed sizes and choices.
-struct Plan {
-    images: [usize; 4],
-    regions: usize,
-    bins: [usize; 2],
-    samples: usize,
-    scale: f64,
-    half_pixel: bool,
-    max: bool,
+pub(super) struct Plan {
+    pub(super) images: [usize; 4],
+    pub(super) regions: usize,
+    pub(super) bins: [usize; 2],
+    pub(super) samples: usize,
+    pub(super) scale: f64,
+    pub(super) half_pixel: bool,
+    pub(super) max: bool,
 }
 
 /// Four pixels of a plane and their weights.
 type Sample<T> = [(usize, T); 4];
 
 impl Plan {
-    fn new(s: &Signature<'_>, images: &[usize], regions: usize) -> Result<Plan, OpError> {
+    pub(super) fn new(s: &Signature<'_>, images: &[usize], regions: usize) -> Result<Plan, OpError> {
         let images: [usize; 4] = images.try_into().map_err(|_| OpError::invalid("images have 4 axes"))?;
         let samples = s.attrs.int_or("samples", 0)?;
         let samples = usize::try_from(samples).ok().filter(|n| *n <= 1 << 10);

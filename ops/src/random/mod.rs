@@ -2,6 +2,7 @@
 //! recomputation gives the same bits.
 
 pub(crate) mod cuda;
+pub(crate) mod cuda_draw;
 pub mod dropout;
 mod export;
 pub mod generate;

@@ -209,6 +209,13 @@ macro_rules! for_kind {
     };
 }
 
+impl Activation<f64> {
+    /// The function's number, in the order of [`Kind`], and alpha, beta and clip.
+    pub(super) fn numbers(&self) -> (i32, [f64; 3]) {
+        (self.kind as i32, [self.alpha, self.beta, self.clip])
+    }
+}
+
 impl<T: Math> Activation<T> {
     /// The function without the cut.
     pub(super) fn uncut(self) -> Activation<T> {

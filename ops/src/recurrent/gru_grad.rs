@@ -23,12 +23,12 @@ use graph::{Attrs, DType, TensorType};
 /// `linear_before_reset` of what the reset gate was multiplied with, whose sum is that of the bias there. Attributes: as there.
 pub struct GruGrad;
 
-const Y: usize = 2;
-const R: usize = 3;
-const INITIAL: usize = 4;
-const LENGTHS: usize = 5;
+pub(super) const Y: usize = 2;
+pub(super) const R: usize = 3;
+pub(super) const INITIAL: usize = 4;
+pub(super) const LENGTHS: usize = 5;
 /// Cotangents of the four outputs.
-const D: usize = 6;
+pub(super) const D: usize = 6;
 
 impl OpDef for GruGrad {
     fn name(&self) -> &'static str {

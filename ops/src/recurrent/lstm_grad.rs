@@ -27,14 +27,14 @@ use graph::{Attrs, DType, TensorType};
 /// state and cell, and of the peepholes if there are any. Attributes: as there.
 pub struct LstmGrad;
 
-const Y: usize = 2;
-const R: usize = 3;
-const INITIAL: usize = 4;
-const CELL: usize = 5;
-const LENGTHS: usize = 6;
-const PEEPHOLES: usize = 7;
+pub(super) const Y: usize = 2;
+pub(super) const R: usize = 3;
+pub(super) const INITIAL: usize = 4;
+pub(super) const CELL: usize = 5;
+pub(super) const LENGTHS: usize = 6;
+pub(super) const PEEPHOLES: usize = 7;
 /// Cotangents of the five outputs.
-const D: usize = 8;
+pub(super) const D: usize = 8;
 
 impl OpDef for LstmGrad {
     fn name(&self) -> &'static str {

@@ -8,6 +8,7 @@
 //! reverse it begins at its own last step.
 
 mod activation;
+pub(crate) mod cuda;
 mod export;
 pub mod gru;
 pub mod gru_grad;

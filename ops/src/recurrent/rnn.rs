@@ -30,10 +30,10 @@ pub struct Rnn;
 /// cotangents of the sequence, the recurrent weight, the initial state. Attributes: as there.
 pub struct RnnGrad;
 
-const INITIAL: usize = 2;
-const LENGTHS: usize = 3;
+pub(super) const INITIAL: usize = 2;
+pub(super) const LENGTHS: usize = 3;
 /// Cotangents of both outputs.
-const D: usize = 4;
+pub(super) const D: usize = 4;
 
 fn infer(s: &Signature<'_>) -> Result<[TensorType; 2], OpError> {
     let [states, _, state] = types(s, 0, 1, 1)?;

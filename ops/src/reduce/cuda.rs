@@ -109,6 +109,16 @@ fn reduce(s: &Signature<'_>, r: &str) -> Result<Kernels, OpError> {
 }
 
 fn log_sum_exp(s: &Signature<'_>) -> Result<Kernels, OpError> {
+    let (outputs, count, last) = whole(s)?;
+    let mut b = Builder::new(s, source!("reduce/logsumexp.cu"))?;
+    b.define("T", dtype_name(s.input(0)?.dtype));
+    let args = [vec![Arg::Input(0), Arg::Output(0)], last].concat();
+    b.launch("log_sum_exp", outputs.min(1 << 20), block_of(count), args)?;
+    Ok(b.done())
+}
+
+/// Kept and reduced axes, none apart; and their arguments after the number of outputs and of terms.
+fn whole(s: &Signature<'_>) -> Result<(u64, u64, Vec<Arg>), OpError> {
     let (mut kept, reduced, run) = split(s)?;
     if let Some(run) = run {
         // The stride of the run is 1, and it does not merge with what lies outside of reduced axes.
@@ -116,12 +126,24 @@ fn log_sum_exp(s: &Signature<'_>) -> Result<Kernels, OpError> {
         kept.strides.push(1);
     }
     let (outputs, count) = (kept.count(), reduced.count());
-    let mut b = Builder::new(s, source!("reduce/logsumexp.cu"))?;
-    b.define("T", dtype_name(s.input(0)?.dtype));
-    let mut args = vec![Arg::Input(0), Arg::Output(0), Arg::Index(outputs as i64), Arg::Index(count as i64)];
+    let mut args = vec![Arg::Index(outputs as i64), Arg::Index(count as i64)];
     args.extend(kept.args()?);
     args.extend(reduced.args()?);
-    b.launch("log_sum_exp", outputs.min(1 << 20), block_of(count), args)?;
+    Ok((outputs, count, args))
+}
+
+/// Gradients: `extreme` by blocks, `product` by threads.
+fn backward(s: &Signature<'_>, extreme: bool) -> Result<Kernels, OpError> {
+    let (outputs, count, last) = whole(s)?;
+    let mut b = Builder::new(s, source!("reduce/backward.cu"))?;
+    b.define("T", dtype_name(s.input(0)?.dtype));
+    let inputs = (0..s.inputs.len()).map(Arg::Input);
+    let args = [inputs.chain([Arg::Output(0)]).collect(), last].concat();
+    match extreme {
+        _ if count == 0 => {}
+        true => b.launch("extreme", outputs.min(1 << 20), block_of(count), args)?,
+        false => b.over("product", outputs, args)?,
+    }
     Ok(b.done())
 }
 
@@ -155,5 +177,7 @@ pub(crate) const KERNELS: &[(&str, Plan)] = &[
     ("ReduceL2", |s| reduce(s, "L2")),
     ("ReduceSumSquare", |s| reduce(s, "SumSquare")),
     ("ReduceLogSumExp", log_sum_exp),
+    ("ReduceExtremeGrad", |s| backward(s, true)),
+    ("ReduceProdGrad", |s| backward(s, false)),
     ("CumSum", cumsum),
 ];

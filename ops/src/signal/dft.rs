@@ -144,22 +144,22 @@ pub(super) fn attrs(axis: i64, length: i64, bins: i64) -> Attrs {
 }
 
 /// A transform of fixed sizes.
-struct Plan {
+pub(super) struct Plan {
     /// Extents before, at, and between the axis and the last.
-    outer: usize,
-    n: usize,
-    inner: usize,
+    pub(super) outer: usize,
+    pub(super) n: usize,
+    pub(super) inner: usize,
     /// Numbers of an input and an output element.
-    parts: [usize; 2],
-    length: usize,
-    bins: usize,
-    positive: bool,
-    scale: f64,
-    factors: Vec<usize>,
+    pub(super) parts: [usize; 2],
+    pub(super) length: usize,
+    pub(super) bins: usize,
+    pub(super) positive: bool,
+    pub(super) scale: f64,
+    pub(super) factors: Vec<usize>,
 }
 
 impl Plan {
-    fn of(s: &Signature<'_>) -> Result<Plan, OpError> {
+    pub(super) fn of(s: &Signature<'_>) -> Result<Plan, OpError> {
         let (x, y) = (s.dims(0)?, s.out_dims(0)?);
         let (Some((px, lead)), Some(py)) = (x.split_last(), y.last()) else {
             return Err(OpError::invalid("a scalar has no axis"));
@@ -181,7 +181,7 @@ impl Plan {
         })
     }
 
-    fn lines(&self) -> usize {
+    pub(super) fn lines(&self) -> usize {
         self.outer * self.inner
     }
 

@@ -20,7 +20,7 @@ pub struct Frame;
 pub struct FrameGrad;
 
 /// Frame length, step.
-fn sizes(s: &Signature<'_>) -> Result<(usize, usize), OpError> {
+pub(super) fn sizes(s: &Signature<'_>) -> Result<(usize, usize), OpError> {
     let (length, step) = (s.attrs.int("length")?, s.attrs.int("step")?);
     match (usize::try_from(length), usize::try_from(step)) {
         (Ok(length), Ok(step)) if length > 0 && step > 0 => Ok((length, step)),

@@ -220,17 +220,17 @@ fn work(s: &Signature<'_>, elements: Option<u64>) -> Work {
 }
 
 /// The attributes, checked.
-struct Plan {
+pub(super) struct Plan {
     axes: Vec<usize>,
     sizes: Vec<usize>,
     scales: Vec<f64>,
     roi: Vec<(f64, f64)>,
     method: Method,
-    extrapolation: f64,
+    pub(super) extrapolation: f64,
 }
 
 impl Plan {
-    fn of(attrs: &Attrs) -> Result<Plan, OpError> {
+    pub(super) fn of(attrs: &Attrs) -> Result<Plan, OpError> {
         let unsigned = |name: &str| -> Result<Vec<usize>, OpError> {
             let list = attrs.ints(name)?.iter().map(|n| usize::try_from(*n).ok()).collect::<Option<_>>();
             list.ok_or_else(|| OpError::invalid(format!("{name} holds a negative number")))
@@ -261,7 +261,7 @@ impl Plan {
     }
 
     /// Whether every output element is one input element.
-    fn picks(&self) -> bool {
+    pub(super) fn picks(&self) -> bool {
         matches!(self.method.filter, Filter::Nearest(_))
             && self.method.coordinates != Coordinates::TfCropAndResize
     }
@@ -271,7 +271,7 @@ impl Plan {
         Some(Axis { inputs, outputs: self.sizes[k], scale: self.scales[k], roi: self.roi[k] })
     }
 
-    fn taps(&self, dims: &[usize]) -> Result<Vec<Taps>, OpError> {
+    pub(super) fn taps(&self, dims: &[usize]) -> Result<Vec<Taps>, OpError> {
         axes_of(dims, |a, n| {
             let Some(axis) = self.axis(a, n) else { return Ok(None) };
             if n == 0 && axis.outputs > 0 {
@@ -282,7 +282,7 @@ impl Plan {
     }
 
     /// For each axis the coordinates that lie outside of the input; `None` if none can.
-    fn outside(&self, dims: &[usize], out: &[usize]) -> Option<Vec<Vec<bool>>> {
+    pub(super) fn outside(&self, dims: &[usize], out: &[usize]) -> Option<Vec<Vec<bool>>> {
         if self.method.coordinates != Coordinates::TfCropAndResize {
             return None;
         }
