@@ -94,6 +94,7 @@ impl<'s> Walk<'s, '_, '_> {
         let mut collected: Vec<Vec<ValueId>> = vec![Vec::new(); scans];
         let mut i = 0i64;
         while i < most && go {
+            self.walk_on(node, 1)?;
             self.b.set_scope(&*node.name);
             let ints = |n: i64| Literal::ints(&[n]).reshaped(Vec::new());
             let number = ints(i).map_err(|e| wrong(node, e.to_string()))?;
@@ -189,6 +190,7 @@ impl<'s> Walk<'s, '_, '_> {
         axis: usize,
         count: usize,
     ) -> Result<Vec<ValueId>, TraceError> {
+        self.walk_on(node, count)?;
         let mut dims = self.b.ty(v).shape.0.clone();
         dims.remove(axis);
         let shape = Shape(dims);
@@ -252,6 +254,7 @@ impl<'s> Walk<'s, '_, '_> {
         }
         let mut collected: Vec<Vec<ValueId>> = vec![Vec::new(); scans];
         for t in 0..length.unwrap_or(0) {
+            self.walk_on(node, 1)?;
             let rows = slices.iter().map(|s| Item::Tensor(s[t]));
             for (name, item) in body.inputs.iter().zip(carried.into_iter().chain(rows)) {
                 self.items.insert(name.clone(), item);

@@ -45,7 +45,11 @@ impl<'s> Walk<'s, '_, '_> {
             "SplitToSequence" => self.split(node)?,
             "ConcatFromSequence" => self.concat(node)?,
             "Optional" => match node.inputs.first().filter(|n| !n.is_empty()) {
-                Some(name) => Item::Optional(Some(Box::new(self.item(name)?))),
+                Some(name) => match self.item(name)? {
+                    // In a loop they would nest without end.
+                    Item::Optional(_) => return Err(wrong(node, "its input is an optional value already")),
+                    item => Item::Optional(Some(Box::new(item))),
+                },
                 None => Item::Optional(None),
             },
             "OptionalHasElement" => {
@@ -74,14 +78,17 @@ impl<'s> Walk<'s, '_, '_> {
 
     fn list_of(&mut self, node: &SourceNode) -> Result<Vec<ValueId>, TraceError> {
         let name = node.inputs.first().ok_or_else(|| wrong(node, "it has no sequence"))?;
-        match self.item(name)? {
+        let all = match self.item(name)? {
             Item::Sequence(all) => Ok(all.to_vec()),
             Item::Optional(Some(inner)) if matches!(*inner, Item::Sequence(_)) => match *inner {
                 Item::Sequence(all) => Ok(all.to_vec()),
                 _ => Ok(Vec::new()),
             },
             _ => Err(wrong(node, "its first input is no sequence")),
-        }
+        }?;
+        // Every list is a copy: what grows in a loop costs the square of its length.
+        self.walk_on(node, all.len() / 1024)?;
+        Ok(all)
     }
 
     /// A position from input `i`, counted from the end if negative; `default` if it is left out.
@@ -122,6 +129,7 @@ impl<'s> Walk<'s, '_, '_> {
         let split = match node.inputs.get(1).filter(|n| !n.is_empty()) {
             None => {
                 let keep = node.attrs.int_or("keepdims", 1).map_err(|e| wrong(node, e.to_string()))? != 0;
+                self.walk_on(node, extent(n))?;
                 if !keep {
                     return Ok(list(self.unstack(node, v, axis, n as usize)?));
                 }
@@ -131,10 +139,12 @@ impl<'s> Walk<'s, '_, '_> {
                 let s = self.tensor(node, name)?;
                 let l = self.decide(node, s, "the sizes of the parts")?;
                 let sizes = l.to_ints().ok_or_else(|| wrong(node, "split must be integers"))?;
+                self.walk_on(node, sizes.len())?;
                 match (l.shape().is_empty(), sizes.as_slice()) {
                     (true, [size]) if *size > 0 => {
                         let whole = n / size;
                         let rest = n % size;
+                        self.walk_on(node, extent(whole))?;
                         let mut all = vec![*size; whole as usize];
                         all.extend((rest > 0).then_some(rest));
                         all
@@ -179,6 +189,11 @@ impl<'s> Walk<'s, '_, '_> {
         let out = self.emit(node, "Concat", Attrs::new().with("axis", axis as i64), &all)?;
         out.first().copied().map(Item::Tensor).ok_or_else(|| wrong(node, "nothing was concatenated"))
     }
+}
+
+/// How many parts an extent is cut into.
+fn extent(n: i64) -> usize {
+    usize::try_from(n).unwrap_or(0)
 }
 
 fn list(all: Vec<ValueId>) -> Item {

@@ -23,7 +23,8 @@ const MAX_BYTES: u64 = 1 << 44;
 /// How far a walk goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most nodes of a graph whose loops are unrolled; a program without loops may have more.
+    /// Most nodes of a graph whose loops are unrolled; a program without loops may have more. As many nodes of bodies are walked, and as
+    /// many iterations begun, at most: what makes no nodes may repeat itself for ever, too.
     pub nodes: usize,
 }
 
@@ -84,6 +85,8 @@ pub(crate) struct Walk<'s, 'g, 'o> {
     pub(crate) traced: Traced,
     /// How many bodies the walk is inside of.
     pub(crate) depth: u32,
+    /// What was walked inside of bodies so far, in nodes.
+    walked: usize,
 }
 
 /// Walks a program into an empty graph, with the sizes that `bindings` give to its inputs.
@@ -102,6 +105,7 @@ pub fn walk(
         items: HashMap::new(),
         traced: Traced::default(),
         depth: 0,
+        walked: 0,
     };
     w.declare(bindings);
     for node in &source.body.nodes {
@@ -187,8 +191,11 @@ impl<'s> Walk<'s, '_, '_> {
     /// One node.
     pub(crate) fn node(&mut self, node: &'s SourceNode) -> Result<(), TraceError> {
         let made = self.b.graph().nodes.len();
-        if self.depth > 0 && made > self.options.limits.nodes {
-            return Err(at(node, TraceErrorKind::TooLong { nodes: self.options.limits.nodes }));
+        if self.depth > 0 {
+            self.walk_on(node, 1)?;
+            if made > self.options.limits.nodes {
+                return Err(at(node, TraceErrorKind::TooLong { nodes: self.options.limits.nodes }));
+            }
         }
         if node.domain.is_empty() {
             if &*node.op_type == "Constant" {
@@ -220,6 +227,15 @@ impl<'s> Walk<'s, '_, '_> {
         let (values_before, nodes_before) = (self.b.graph().values.len(), made);
         let outputs = self.apply(node, rule, &inputs)?;
         self.name_outputs(node, &outputs, values_before, nodes_before)
+    }
+
+    /// Counts work that is worth so many nodes of a body.
+    pub(crate) fn walk_on(&mut self, node: &SourceNode, nodes: usize) -> Result<(), TraceError> {
+        self.walked = self.walked.saturating_add(nodes);
+        if self.walked > self.options.limits.nodes {
+            return Err(at(node, TraceErrorKind::TooLong { nodes: self.options.limits.nodes }));
+        }
+        Ok(())
     }
 
     /// Runs the rule of a node; where it misses the elements of a value that the oracle can compute, again with them.
@@ -297,8 +313,30 @@ impl<'s> Walk<'s, '_, '_> {
                 self.b.know(v, l.clone());
                 Ok(l)
             }
+            // Sizes are no remedy where data decides.
+            None if self.reads_data(v) => {
+                Err(at(node, TraceErrorKind::Dynamic { what: what.to_owned(), dims: Vec::new() }))
+            }
             None => Err(self.op_error(node, OpError::Dynamic(what.to_owned()), &[Some(v)])),
         }
+    }
+
+    /// Whether a value follows from the elements of an input or a state, not from sizes alone.
+    fn reads_data(&self, v: ValueId) -> bool {
+        let g = self.b.graph();
+        let mut seen: HashSet<ValueId> = HashSet::new();
+        let mut stack = vec![v];
+        while let Some(v) = stack.pop() {
+            match (&g.value(v).def, g.producer(v)) {
+                _ if !seen.insert(v) => {}
+                (ValueDef::Input(_) | ValueDef::State(_), _) => return true,
+                (_, Some(n)) if !matches!(&*g.node(n).op, "Shape" | "Size") => {
+                    stack.extend(g.node(n).inputs.iter().flatten());
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     /// An operator of ours with all inputs given, at a node.

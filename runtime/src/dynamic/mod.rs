@@ -28,7 +28,7 @@ use trace::{Limits, Recipe};
 use world::PoolWorld;
 
 /// Most nodes of a step: what a loop that never ends would reach.
-pub(crate) const MAX_NODES: usize = 4 << 20;
+pub(crate) const MAX_NODES: usize = 1 << 20;
 /// Graphs that are kept for the sizes they were made for.
 const KEPT: usize = 8;
 
