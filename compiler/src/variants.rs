@@ -25,7 +25,7 @@ pub struct Part {
 }
 
 /// Plans every part at every budget. With `open` a dynamic program of each kind stands beside them, for what no guard covers; its pool has
-/// `pool` bytes, or what the largest arena has beyond the state.
+/// `pool` bytes, or what the state leaves of the largest budget.
 ///
 /// # Errors
 ///
@@ -63,11 +63,10 @@ pub fn plan(
     let mut arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
     if let Some(open) = open {
         let work = match pool {
-            Some(n) => {
-                (n / ALIGNMENT * ALIGNMENT).min(budget.saturating_sub(state_bytes) / ALIGNMENT * ALIGNMENT)
-            }
-            None => arena - state_bytes,
-        };
+            Some(n) => n.min(budget.saturating_sub(state_bytes)),
+            None => budget.saturating_sub(state_bytes),
+        } / ALIGNMENT
+            * ALIGNMENT;
         if work == 0 {
             return Err(DynamicError::State { budget, state: state_bytes }.into());
         }

@@ -84,15 +84,17 @@ impl fmt::Display for PoolFull {
         write!(
             f,
             "out of memory at {} {:?}: it needs {} bytes at once; of the pool's {} bytes {} are in use, {} of them cannot go, and the \
-             longest free run is {}; the largest holders are",
+             longest free run is {}",
             self.op, self.node, self.needed, self.pool, self.live, self.held, self.largest_hole
         )?;
         for (i, h) in self.holders.iter().enumerate() {
-            write!(f, "{} {:?} {}", if i == 0 { "" } else { "," }, h.node, h.bytes)?;
+            write!(f, "{} {:?} {}", if i == 0 { "; the largest holders are" } else { "," }, h.node, h.bytes)?;
         }
         match self.least {
             Some(n) => write!(f, "; a pool of {n} bytes would do"),
-            None => write!(f, "; give a larger budget"),
+            None => {
+                write!(f, "; give a larger budget, or a larger --dynamic-pool if the plan was made with one")
+            }
         }
     }
 }

@@ -111,6 +111,9 @@ fn program(p: &Program, model: &Model, open: &[(ProgramKind, Graph, Vec<u8>)]) -
     first.map_or(Ok(()), Err)
 }
 
+/// What stands at a place of a list of a graph.
+type Text<'a> = &'a dyn Fn(&Graph, usize) -> String;
+
 /// Whether two graphs are the same; if not, where they differ first.
 fn same(plan: &Graph, model: &Graph) -> Result<(), String> {
     if plan == model {
@@ -142,7 +145,7 @@ fn same(plan: &Graph, model: &Graph) -> Result<(), String> {
         let v = g.inputs.get(i).map(|i| i.value);
         v.map_or("nothing".to_owned(), |v| format!("{} {}", quote_name(&g.value(v).name), g.ty(v)))
     };
-    let lists: [(&str, usize, &dyn Fn(&Graph, usize) -> String); 3] = [
+    let lists: [(&str, usize, Text<'_>); 3] = [
         ("input", plan.inputs.len().max(model.inputs.len()), &input),
         ("state", plan.states.len().max(model.states.len()), &state),
         ("node", plan.nodes.len().max(model.nodes.len()), &node),
