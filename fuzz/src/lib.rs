@@ -8,7 +8,7 @@ use compiler::{
     train::{Optimizer, TrainOptions},
 };
 use ops::Registry;
-use plan::{MAGIC, Plan, VERSION, from_bytes, numerics, text, validate};
+use plan::{MAGIC, Plan, VERSION, from_bytes, plan_numerics, text, validate};
 
 /// Trains every parameter of a model by its own loss.
 pub fn train_options(imported: &Imported) -> TrainOptions {
@@ -18,6 +18,7 @@ pub fn train_options(imported: &Imported) -> TrainOptions {
         output: None,
         label: "target".to_owned(),
         class_axis: None,
+        ignore_index: None,
         optimizer: Optimizer::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 },
         clip_norm: None,
         accumulate: 1,
@@ -61,7 +62,6 @@ pub fn plan(body: &[u8]) {
 }
 
 fn with_right_hash(mut plan: Plan) -> Plan {
-    let graphs = plan.programs.iter().map(|p| (p.kind, &p.graph));
-    plan.numerics = numerics(plan.device, plan.accumulate, graphs, &Registry);
+    plan.numerics = plan_numerics(&plan, &Registry);
     plan
 }
