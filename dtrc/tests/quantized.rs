@@ -76,7 +76,20 @@ fn stored(mut t: TensorProto, bytes: &[u8], place: Place, dir: &Path) -> TensorP
     t
 }
 
-/// y = relu(x wide) w + x w8, where `w` has 4-bit integers with scales by blocks and `w8` one scale.
+/// Writes a model of this graph.
+fn save(graph: GraphProto, path: &Path) -> String {
+    let opset = OperatorSetIdProto { version: 21, ..Default::default() };
+    let model = ModelProto {
+        ir_version: 10,
+        opset_import: vec![opset],
+        graph: Some(graph).into(),
+        ..Default::default()
+    };
+    fs::write(path, model.write_to_bytes().unwrap()).unwrap();
+    path.display().to_string()
+}
+
+/// y = x w4 + x w8, where `w4` has 4-bit integers with scales by blocks and `w8` one scale.
 fn write_model(dir: &Path, place: Place, bytes: &Bytes) -> String {
     let [rows, columns, block] = SIZES;
     let blocks = rows.div_ceil(block);
@@ -105,16 +118,7 @@ fn write_model(dir: &Path, place: Place, bytes: &Bytes) -> String {
     ];
     graph.input = vec![value("x", &[2, rows])];
     graph.output = vec![value("y", &[2, columns])];
-    let opset = OperatorSetIdProto { version: 21, ..Default::default() };
-    let model = ModelProto {
-        ir_version: 10,
-        opset_import: vec![opset],
-        graph: Some(graph).into(),
-        ..Default::default()
-    };
-    let path = dir.join(format!("{place:?}.onnx"));
-    fs::write(&path, model.write_to_bytes().unwrap()).unwrap();
-    path.display().to_string()
+    save(graph, &dir.join(format!("{place:?}.onnx")))
 }
 
 struct Bytes {
@@ -187,15 +191,6 @@ fn what_would_be_quantized_to_4_bits_is_refused() {
     ];
     graph.input = vec![value("x", &[2, 3])];
     graph.output = vec![value("y", &[2, 3])];
-    let opset = OperatorSetIdProto { version: 21, ..Default::default() };
-    let model = ModelProto {
-        ir_version: 10,
-        opset_import: vec![opset],
-        graph: Some(graph).into(),
-        ..Default::default()
-    };
-    let path = dir.path().join("q.onnx");
-    fs::write(&path, model.write_to_bytes().unwrap()).unwrap();
-    dtrc(&["compile", &path.display().to_string(), "--budget", "100%"])
-        .fails(65, &["zero", "QuantizeLinear"]);
+    let path = save(graph, &dir.path().join("q.onnx"));
+    dtrc(&["compile", &path, "--budget", "100%"]).fails(65, &["zero", "QuantizeLinear"]);
 }
