@@ -75,10 +75,11 @@ pub(super) fn attributes(
 /// One function with its numbers. Its argument is cut to [-clip, clip] first.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Activation<T> {
-    kind: Kind,
-    alpha: T,
-    beta: T,
-    clip: T,
+    pub(super) kind: Kind,
+    pub(super) alpha: T,
+    pub(super) beta: T,
+    /// Infinite without a cut.
+    pub(super) clip: T,
     /// The results at both ends of the cut, where the slope is 0; NaN, which nothing equals, without a cut.
     ends: [T; 2],
 }

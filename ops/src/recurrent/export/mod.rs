@@ -9,7 +9,10 @@ pub(super) use gru::{gru, gru_grad};
 pub(super) use lstm::{lstm, lstm_grad};
 pub(super) use rnn::{rnn, rnn_grad};
 
-use super::Frame;
+use super::{
+    Frame,
+    activation::{Activation, Kind, activations},
+};
 use crate::{
     OpError,
     export::{Export, Term},
@@ -135,13 +138,10 @@ impl<'x> Layer<'x, '_> {
     }
 }
 
-/// An activation function with its numbers, as [`super::activation`] has it.
+/// An activation function on its way out.
 struct Function<'x, 'a> {
     x: &'x Export<'a>,
-    name: String,
-    alpha: f64,
-    beta: f64,
-    clip: Option<f64>,
+    of: Activation<f64>,
     dtype: DType,
 }
 
@@ -150,74 +150,65 @@ fn functions<'x, 'a, const N: usize>(
     x: &'x Export<'a>,
     dtype: DType,
 ) -> Result<[Function<'x, 'a>; N], OpError> {
-    super::activation::activations::<f64, N>(x.sig.attrs)?;
-    let names = x.sig.attrs.opt_strs("activations")?.unwrap_or_default();
-    let alphas = x.sig.attrs.opt_floats("alphas")?.unwrap_or_default();
-    let betas = x.sig.attrs.opt_floats("betas")?.unwrap_or_default();
-    let clip = Some(x.sig.attrs.float_or("clip", 0.0)?).filter(|c| *c > 0.0);
-    let one = |((name, alpha), beta): ((&String, &f64), &f64)| Function {
-        x,
-        name: name.to_ascii_lowercase(),
-        alpha: *alpha,
-        beta: *beta,
-        clip,
-        dtype,
-    };
-    let all: Vec<_> = names.iter().zip(alphas).zip(betas).map(one).collect();
-    all.try_into().map_err(|_| OpError::invalid("the number of activations"))
+    Ok(activations::<f64, N>(x.sig.attrs)?.map(|of| Function { x, of, dtype }))
 }
 
 impl<'x> Function<'x, '_> {
     /// The function without the cut.
     fn uncut(self) -> Self {
-        Function { clip: None, ..self }
+        Function { of: self.of.uncut(), ..self }
     }
 
     fn value(&self, v: Term<'x>) -> Term<'x> {
-        let (a, b) = (self.alpha, self.beta);
-        match self.name.as_str() {
-            "relu" => v.call("Relu"),
-            "tanh" => v.call("Tanh"),
-            "affine" => a * v + b,
-            "leakyrelu" => v.at_least(0.0).pick(v, a * v),
-            "thresholdedrelu" => v.at_least(a).pick(v, 0.0),
-            "scaledtanh" => a * (b * v).call("Tanh"),
-            "hardsigmoid" => (a * v + b).with("Max", 0.0).with("Min", 1.0),
-            "elu" => v.at_least(0.0).pick(v, a * (v.call("Exp") - 1.0)),
-            "softsign" => v / (v.call("Abs") + 1.0),
-            "softplus" => v.call("Softplus"),
-            _ => v.call("Sigmoid"),
+        let (a, b) = (self.of.alpha, self.of.beta);
+        match self.of.kind {
+            Kind::Relu => v.call("Relu"),
+            Kind::Tanh => v.call("Tanh"),
+            Kind::Affine => a * v + b,
+            Kind::LeakyRelu => v.at_least(0.0).pick(v, a * v),
+            Kind::ThresholdedRelu => v.at_least(a).pick(v, 0.0),
+            Kind::ScaledTanh => a * (b * v).call("Tanh"),
+            Kind::HardSigmoid => (a * v + b).with("Max", 0.0).with("Min", 1.0),
+            Kind::Elu => v.at_least(0.0).pick(v, a * (v.call("Exp") - 1.0)),
+            Kind::Softsign => v / (v.call("Abs") + 1.0),
+            Kind::Softplus => v.call("Softplus"),
+            Kind::Sigmoid => v.call("Sigmoid"),
         }
     }
 
+    /// Where the argument is cut, if it is.
+    fn cut(&self) -> Option<f64> {
+        Some(self.of.clip).filter(|c| c.is_finite())
+    }
+
     fn apply(&self, v: Term<'x>) -> Term<'x> {
-        let cut = self.clip.map_or(v, |c| v.with("Max", -c).with("Min", c));
+        let cut = self.cut().map_or(v, |c| v.with("Max", -c).with("Min", c));
         self.value(cut)
     }
 
     /// `d` times the slope where the result is `y`.
     fn pull(&self, y: Term<'x>, d: Term<'x>) -> Term<'x> {
-        let (a, b) = (self.alpha, self.beta);
-        let pulled = match self.name.as_str() {
-            "relu" => y.greater(0.0).pick(d, 0.0),
-            "tanh" => d * (1.0 - y * y),
-            "affine" => d * a,
-            "leakyrelu" => y.at_least(0.0).pick(d, d * a),
-            "thresholdedrelu" => y.at_least(a).and(y.equals(0.0).call("Not")).pick(d, 0.0),
-            "scaledtanh" => {
+        let (a, b) = (self.of.alpha, self.of.beta);
+        let pulled = match self.of.kind {
+            Kind::Relu => y.greater(0.0).pick(d, 0.0),
+            Kind::Tanh => d * (1.0 - y * y),
+            Kind::Affine => d * a,
+            Kind::LeakyRelu => y.at_least(0.0).pick(d, d * a),
+            Kind::ThresholdedRelu => y.at_least(a).and(y.equals(0.0).call("Not")).pick(d, 0.0),
+            Kind::ScaledTanh => {
                 let t = y / if a == 0.0 { 1.0 } else { a };
                 d * ((1.0 - t * t) * (a * b))
             }
-            "hardsigmoid" => y.greater(0.0).and(y.less(1.0)).pick(d * a, 0.0),
-            "elu" => y.at_least(0.0).pick(d, d * (y + a)),
-            "softsign" => {
+            Kind::HardSigmoid => y.greater(0.0).and(y.less(1.0)).pick(d * a, 0.0),
+            Kind::Elu => y.at_least(0.0).pick(d, d * (y + a)),
+            Kind::Softsign => {
                 let rest = 1.0 - y.call("Abs");
                 d * (rest * rest)
             }
-            "softplus" => d * (1.0 - (-y).call("Exp")),
-            _ => d * (y * (1.0 - y)),
+            Kind::Softplus => d * (1.0 - (-y).call("Exp")),
+            Kind::Sigmoid => d * (y * (1.0 - y)),
         };
-        let Some(c) = self.clip else { return pulled };
+        let Some(c) = self.cut() else { return pulled };
         let [low, high] = [-c, c].map(|end| self.value(self.x.number(self.dtype, end)));
         y.equals(low).with("Or", y.equals(high)).pick(0.0, pulled)
     }
