@@ -9,28 +9,9 @@ pub mod written;
 
 use graph::{DType, Graph, Init, InputRole, Literal, ValueId};
 use runtime::data::npz::Npz;
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
-/// The folder of handed data, or `None` after saying loudly that the test is skipped. In CI a missing folder fails the test.
-///
-/// # Panics
-///
-/// If `CI` is set and the folder is missing.
-pub fn data(part: &str) -> Option<PathBuf> {
-    let root = env!("CARGO_MANIFEST_DIR");
-    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let candidates = ["../../shared/data", "../../../shared/data"].map(|p| PathBuf::from(root).join(p));
-    let found = given.into_iter().chain(candidates).map(|d| d.join(part)).find(|d| d.exists());
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "the data folder {part} is missing: set DTRC_DATA");
-        // Past the test harness, which shows nothing of what a passing test prints.
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("SKIPPED: the data folder {part} is missing: set DTRC_DATA to run this test\n"),
-        );
-    }
-    found
-}
+pub use test_support::data;
 
 /// All arrays of an npz file.
 ///

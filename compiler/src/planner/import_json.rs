@@ -210,7 +210,6 @@ fn whole(value: &Json) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::testing;
 
     const SMALL: &str = r#"{"nodes":[
         {"id":7,"name":"w","inputs":[],"bytes":40,"cost":0,"is_param":true},
@@ -284,7 +283,7 @@ mod tests {
 
     #[test]
     fn given_graphs_have_the_peaks_they_state() {
-        let Some(folder) = testing::data("plans/graphs") else { return };
+        let Some(folder) = test_support::data("plans/graphs") else { return };
         let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
         paths.sort();
         for path in &paths {

@@ -580,7 +580,6 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::testing;
 
     const SMALL: &str = r#"{"INSTRUCTION":"CONSTANT","NAME":"before"}
 {"INSTRUCTION":"MEMORY","MEMORY":"1","NAME":"before"}
@@ -686,7 +685,7 @@ mod tests {
 
     #[test]
     fn given_logs_have_the_baselines_stated() {
-        let Some(folder) = testing::data("simrd") else { return };
+        let Some(folder) = test_support::data("simrd") else { return };
         let table = std::fs::read_to_string(folder.join("log_info.csv")).unwrap();
         let mut rows = table.lines().map(|l| l.split(',').collect::<Vec<_>>());
         let header = rows.next().unwrap();

@@ -24,8 +24,6 @@ mod timeline;
 #[cfg(test)]
 mod quality;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
 
 pub use confirm::confirm;

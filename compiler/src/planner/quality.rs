@@ -4,15 +4,15 @@
 use super::import_json;
 use super::import_log;
 use super::outcome::{Options, StopReason};
+use super::plan;
 use super::replay::replay;
-use super::{plan, testing};
 
 /// References are printed with six decimals.
 const TOLERANCE: f64 = 1e-4;
 
 #[test]
 fn published_results_are_reached_in_the_given_order() {
-    let Some(folder) = testing::data("plans") else { return };
+    let Some(folder) = test_support::data("plans") else { return };
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a table");
     let (bounds, results) = (read("bounds.csv"), read("results.csv"));
     let results: Vec<Vec<&str>> = results.lines().map(|l| l.split(',').collect()).collect();
@@ -48,7 +48,7 @@ fn published_results_are_reached_in_the_given_order() {
 
 #[test]
 fn logs_are_planned_where_online_runs_fail() {
-    let Some(folder) = testing::data("simrd/logs") else { return };
+    let Some(folder) = test_support::data("simrd/logs") else { return };
     let log = std::fs::read_dir(folder)
         .expect("logs")
         .filter_map(|e| Some(e.ok()?.path()))

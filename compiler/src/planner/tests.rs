@@ -559,7 +559,7 @@ fn the_timeline_agrees_with_the_evaluation() {
 
 #[test]
 fn a_larger_budget_is_hardly_ever_slower_across_compiles() {
-    let Some(folder) = super::testing::data("plans/graphs") else { return };
+    let Some(folder) = test_support::data("plans/graphs") else { return };
     let mut worst: f64 = 0.0;
     for name in ["chain16", "unet_coarse"] {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).expect("a graph");

@@ -7,20 +7,7 @@ const DIMS: &str = include_str!("dims.tsv");
 
 /// The folder of the models, or `None` after saying that the test is skipped. With `CI=true` its absence is a failure.
 pub fn models() -> Option<PathBuf> {
-    let named = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let beside = here.ancestors().map(|a| a.join("shared/data"));
-    let found =
-        named.into_iter().chain(beside).map(|d| d.join("models")).find(|d| d.join("MANIFEST.csv").exists());
-    if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "the shared models are absent");
-        // Past the test harness, which shows nothing of what a passing test prints.
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("SKIPPED: the shared models are absent; set DTRC_DATA to the data folder\n"),
-        );
-    }
-    found
+    test_support::data("models/MANIFEST.csv").map(|list| list.parent().expect("a folder").to_owned())
 }
 
 /// All model files of some folders, sorted, relative to [`models`].

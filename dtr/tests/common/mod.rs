@@ -8,23 +8,10 @@ use std::path::PathBuf;
 
 use dtr::simrd::Log;
 
-/// The folder `simrd` of the data: below `DTRC_DATA`, or found from the crate upwards. `None`, loudly, if there is none; in CI that fails.
+/// The folder `simrd` of the data. `None`, loudly, if there is none; in CI that fails.
 pub fn simrd() -> Option<PathBuf> {
-    let given = std::env::var_os("DTRC_DATA").map(PathBuf::from);
-    let above = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let found = given.into_iter().chain(above.ancestors().map(|folder| folder.join("shared/data")));
-    let folder = found
-        .map(|folder| folder.join("simrd"))
-        .find(|folder| folder.join("spec_reimpl_results.csv").is_file());
-    if folder.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "the recorded logs are missing: set DTRC_DATA");
-        // Past the test harness, which shows nothing of what a passing test prints.
-        let _ = std::io::Write::write_fmt(
-            &mut std::io::stderr(),
-            format_args!("SKIPPED: no recorded logs found; set DTRC_DATA\n"),
-        );
-    }
-    folder
+    test_support::data("simrd/spec_reimpl_results.csv")
+        .map(|table| table.parent().expect("a folder").to_owned())
 }
 
 /// The recorded log of a model.

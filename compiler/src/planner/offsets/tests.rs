@@ -9,7 +9,7 @@ fn buffer(start: u64, end: u64, size: u64) -> Buffer {
 }
 
 fn data(folder: &str) -> Option<std::path::PathBuf> {
-    crate::planner::testing::data(folder)
+    test_support::data(folder)
 }
 
 /// Least height over every placement in which each buffer rests on the floor or on another one.

@@ -5,7 +5,7 @@ mod exhaustive;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::planner::{import_json, import_log, testing};
+use crate::planner::{import_json, import_log};
 
 /// Rows of a table with a header line.
 fn table(text: &str) -> Vec<BTreeMap<String, String>> {
@@ -27,7 +27,7 @@ struct Published {
 }
 
 fn published() -> Vec<Published> {
-    let Some(folder) = testing::data("plans") else { return Vec::new() };
+    let Some(folder) = test_support::data("plans") else { return Vec::new() };
     let read = |name: &str| table(&std::fs::read_to_string(folder.join(name)).unwrap());
     let budgets: BTreeMap<(String, String), Bytes> = read("results.csv")
         .into_iter()
@@ -114,7 +114,7 @@ struct Logged {
 }
 
 fn logged(model: &str) -> Option<(Problem, Vec<Logged>)> {
-    let folder = testing::data("simrd")?;
+    let folder = test_support::data("simrd")?;
     let read = |name: &str| table(&std::fs::read_to_string(folder.join(name)).unwrap());
     let logs = std::fs::read_dir(folder.join("logs")).unwrap().map(|e| e.unwrap().path());
     let path = logs
