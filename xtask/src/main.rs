@@ -9,6 +9,19 @@ const CHECKS: &[Check] = &[
     ("format", &["fmt", "--all", "--check"]),
     ("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
     ("docs", &["doc", "--workspace", "--no-deps", "--quiet"]),
+    // A workspace of its own, which nothing else builds.
+    (
+        "fuzz",
+        &[
+            "check",
+            "--manifest-path",
+            "fuzz/Cargo.toml",
+            "--target-dir",
+            "target/fuzz",
+            "--quiet",
+            "--locked",
+        ],
+    ),
 ];
 /// Which operators have CUDA kernels; part of the lints.
 const COVERAGE: Check = ("cuda-coverage", &["run", "--package", "cuda", "--quiet", "--bin", "cuda-coverage"]);
@@ -34,7 +47,7 @@ fn main() -> ExitCode {
         "cuda-coverage" => vec![&COVERAGE],
         _ => {
             eprintln!(
-                "usage: cargo xtask ci|lint|cuda-coverage\n  ci             format, clippy, docs, CUDA kernels, tests\n  lint           the same without tests\n  cuda-coverage  which operators have a CUDA kernel"
+                "usage: cargo xtask ci|lint|cuda-coverage\n  ci             format, clippy, docs, fuzz targets, CUDA kernels, tests\n  lint           the same without tests\n  cuda-coverage  which operators have a CUDA kernel"
             );
             return ExitCode::from(64);
         }
