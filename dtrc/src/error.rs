@@ -5,6 +5,7 @@ use compiler::{
     import::{ImportError, ImportErrorKind},
     pipeline::CompileError,
     planner::outcome::{Infeasible, PlanError},
+    train::TrainError,
 };
 use runtime::RuntimeError;
 use serde_json::json;
@@ -135,6 +136,9 @@ impl From<CompileError> for CliError {
     fn from(e: CompileError) -> Self {
         match &e {
             CompileError::Plan(PlanError::Infeasible(i)) => infeasible(i),
+            CompileError::Train(t @ (TrainError::NoOutput { .. } | TrainError::ClassAxis { .. })) => {
+                CliError::usage(t.to_string())
+            }
             CompileError::Train(t) => {
                 CliError { kind: "training-step", message: t.to_string(), code: BAD_INPUT }
             }

@@ -57,6 +57,19 @@ fn inputs_that_nothing_reads_are_left_out() {
 }
 
 #[test]
+fn an_output_may_be_listed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = scores_model(dir.path());
+    let again = scores(dir.path(), "again.onnx", |g| g.output.push(g.output[0].clone()));
+    let data = mlp_data(dir.path(), 3);
+    let train = |model: &str| {
+        let args = ["--json", "train", model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
+        dtrc(&args).ok().losses()
+    };
+    assert_eq!(train(&again), train(&plain));
+}
+
+#[test]
 fn a_graph_without_nodes_is_a_program() {
     let dir = tempfile::tempdir().unwrap();
     // Dropout outside of training is no node: the output is the input, twice under other names.
@@ -196,6 +209,7 @@ fn the_class_axis_follows_from_the_labels() {
     };
     let expected = train(&data, &["--class-axis", "1"]).ok().losses();
     assert_eq!(train(&data, &[]).ok().losses(), expected);
+    train(&data, &["--class-axis", "7"]).fails(64, &["--class-axis 7", "3 axes", "-3 to 2"]);
     train(&data, &["--class-axis", "2"]).fails(65, &["[2, 4] does not fit", "--class-axis"]);
     // One-hot along the classes' axis.
     let hot = |classes: usize| -> Vec<f32> {

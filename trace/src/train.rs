@@ -105,6 +105,16 @@ pub enum TrainError {
     /// The loss does not depend on any trainable parameter.
     #[error("the loss does not depend on any trainable parameter")]
     NoGradient,
+    /// The scores have no such axis of classes.
+    #[error("--class-axis {axis}: output {output:?} has {rank} axes: give {} to {}", -(*.rank as i64), *.rank as i64 - 1)]
+    ClassAxis {
+        /// The axis asked for.
+        axis: i64,
+        /// Output name.
+        output: String,
+        /// Number of axes of the output.
+        rank: usize,
+    },
     /// The loss does not fit the output.
     #[error("loss on output {output:?}: {error}")]
     Loss {
@@ -293,6 +303,12 @@ pub(crate) fn attach_loss(b: &mut Builder<'_>, options: &TrainOptions) -> Result
             .ok_or_else(|| TrainError::NoOutput { name: "any".to_owned(), available: names.clone() })?,
     };
     let output = b.graph().value(y).name.to_string();
+    let rank = b.ty(y).shape.rank();
+    if let Some(axis) =
+        options.class_axis.filter(|a| rank > 1 && ops::onnx::normalize_axis(*a, rank).is_err())
+    {
+        return Err(TrainError::ClassAxis { axis, output, rank });
+    }
     b.set_scope("loss");
     build_loss(b, options, y).map_err(|error| TrainError::Loss { output, error })
 }

@@ -67,8 +67,8 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     check_memory(model, proto.node.len())?;
     let nodes = flatten(model, &names)?;
     check_memory(model, nodes.len())?;
-    check_outputs(model, &names, &nodes)?;
-    let uses = trainable::uses(&nodes, proto.output.iter().map(|o| o.name.as_str()));
+    let outputs = outputs(model, &names, &nodes)?;
+    let uses = trainable::uses(&nodes, outputs.iter().copied());
     let mut c = Converter {
         model,
         uses: &uses,
@@ -85,7 +85,7 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     let body = Body {
         inputs: Vec::new(),
         nodes: c.nodes(&nodes)?,
-        outputs: proto.output.iter().map(|o| o.name.as_str().into()).collect(),
+        outputs: outputs.into_iter().map(Into::into).collect(),
         output_types: Vec::new(),
     };
     let (tensors, weights) = (c.tensors, c.weights);
@@ -112,20 +112,25 @@ fn check_memory(model: &Model, nodes: usize) -> Result<(), ImportError> {
     Err(ImportError::file(&model.source, ImportErrorKind::Model(what)))
 }
 
-/// Every output is made, and named once.
-fn check_outputs(model: &Model, given: &HashSet<&str>, nodes: &[FlatNode<'_>]) -> Result<(), ImportError> {
+/// The outputs' names, each of which is made. One that the model lists again is the same array again, and stands here once.
+fn outputs<'a>(
+    model: &'a Model,
+    given: &HashSet<&str>,
+    nodes: &[FlatNode<'_>],
+) -> Result<Vec<&'a str>, ImportError> {
     let fail = |what: String| Err(ImportError::file(&model.source, ImportErrorKind::Model(what)));
     let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.outputs).map(String::as_str).collect();
-    let mut outputs: HashSet<&str> = HashSet::new();
-    for o in &model.proto.graph.output {
-        if o.name.is_empty() || !(made.contains(o.name.as_str()) || given.contains(o.name.as_str())) {
-            return fail(format!("output {} is made by no node", quote_name(&o.name)));
+    let mut seen = HashSet::new();
+    let mut names = Vec::new();
+    for name in model.proto.graph.output.iter().map(|o| o.name.as_str()) {
+        if name.is_empty() || !(made.contains(name) || given.contains(name)) {
+            return fail(format!("output {} is made by no node", quote_name(name)));
         }
-        if !outputs.insert(&o.name) {
-            return fail(format!("output {} is listed twice", quote_name(&o.name)));
+        if seen.insert(name) {
+            names.push(name);
         }
     }
-    if outputs.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok(()) }
+    if names.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok(names) }
 }
 
 /// Names that say the element type of what a node makes, with the operator.
