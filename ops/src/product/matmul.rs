@@ -2,7 +2,7 @@
 
 use super::gemm::{Mat, multiply_batch, shared};
 use crate::{
-    OpDef, OpError, Signature, Work,
+    Builder, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{CpuKernel, Float, par},
     elementwise::binary::{Wrapping, broadcast},
@@ -10,7 +10,7 @@ use crate::{
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
-use graph::{Attrs, DType, Dim, Shape, TensorType, ValueId};
+use graph::{Attrs, DType, Dim, Shape, TensorType, ValueDef, ValueId};
 
 /// op(a)·op(b) over the last two axes, where op transposes them if `trans_a` (`trans_b`) is 1; the other axes broadcast. Both inputs
 /// have at least two axes.
@@ -139,7 +139,8 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     if sb.rank() == 1 {
         b = cx.b.reshape(b, &Shape(vec![sb.0[0].clone(), one]))?;
     }
-    let mut y = cx.b.matmul(a, b, false, false)?;
+    let ((a, ta), (b, tb)) = (as_it_lies(cx.b, a)?, as_it_lies(cx.b, b)?);
+    let mut y = cx.b.matmul(a, b, ta, tb)?;
     let mut shape = cx.b.ty(y).shape.clone();
     if sb.rank() == 1 {
         shape.0.pop();
@@ -151,6 +152,24 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     y = cx.b.reshape(y, &shape)?;
     cx.set(0, y);
     Ok(())
+}
+
+/// An operand as it lies in memory, and whether the product has to transpose it: exporters write x·Wᵀ and q·kᵀ with a transposed copy,
+/// which neither the product nor a gradient needs.
+fn as_it_lies(b: &mut Builder<'_>, v: ValueId) -> Result<(ValueId, bool), OpError> {
+    let ValueDef::Node { node, .. } = b.graph().value(v).def else { return Ok((v, false)) };
+    let node = b.graph().node(node);
+    let (true, Some(Some(from))) = (&*node.op == "Transpose", node.inputs.first()) else {
+        return Ok((v, false));
+    };
+    let (from, mut perm) = (*from, node.attrs.ints("perm")?.to_vec());
+    let n = perm.len();
+    // The last two axes come from axes in the other order.
+    if n < 2 || perm[n - 2] < perm[n - 1] {
+        return Ok((v, false));
+    }
+    perm.swap(n - 2, n - 1);
+    Ok((b.transpose(from, &perm)?, true))
 }
 
 /// The gradient of op(b) in y = op(a)·op(b), as b lies in memory.
