@@ -54,6 +54,8 @@ pub fn lower_with(
     for o in &graph.outputs {
         values[o.index()].keep_to_end = true;
     }
+    // Bytes from the begin of a value's storage to the value: a view may begin inside.
+    let mut begins = vec![0u64; graph.values.len()];
     let mut nodes = Vec::with_capacity(graph.nodes.len());
     for (i, n) in graph.nodes.iter().enumerate() {
         let id = NodeId(i as u32);
@@ -73,6 +75,7 @@ pub fn lower_with(
             let (Some(source), Some(out)) = (source, n.outputs.get(view.output)) else { continue };
             values[out.index()].view_of = Some(source.0);
             values[out.index()].bytes = 0;
+            begins[out.index()] = begins[source.index()] + view.offset;
         }
         for (o, _) in &facts.commits {
             if let Some(out) = n.outputs.get(*o) {
@@ -80,10 +83,12 @@ pub fn lower_with(
                 values[out.index()].bytes = 0;
             }
         }
-        // A value that stands at several arguments may be overwritten only if each of them allows it.
+        // A value that stands at several arguments may be overwritten only if each of them allows it; and an output takes over a storage
+        // from its begin.
         let lawful = |o: usize, i: usize| {
             let v = n.inputs.get(i).copied().flatten();
-            (0..n.inputs.len()).all(|k| n.inputs[k] != v || facts.overwrites.contains(&(o, k)))
+            v.is_some_and(|v| begins[v.index()] == 0)
+                && (0..n.inputs.len()).all(|k| n.inputs[k] != v || facts.overwrites.contains(&(o, k)))
         };
         let overwrites = facts.overwrites.iter().filter(|(o, i)| lawful(*o, *i));
         let overwrites = overwrites.filter_map(|(o, i)| Some((*o as u32, position(*i)?))).collect();

@@ -7,6 +7,7 @@
 mod builder;
 mod loops;
 mod mlp;
+mod movement;
 mod random;
 mod resnet;
 mod transformer;
@@ -15,6 +16,7 @@ mod unet;
 pub use builder::Common;
 pub use loops::{LoopLstm, Springs, TreeLstm};
 pub use mlp::Mlp;
+pub use movement::RandomMovement;
 pub use onnx_protobuf::ModelProto;
 pub use random::RandomProgram;
 pub use resnet::ResNet;

@@ -17,10 +17,11 @@ pub struct RandomProgram {
     pub seed: u64,
 }
 
-struct Draw(u64);
+/// Small numbers that depend on a seed only.
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % n
     }

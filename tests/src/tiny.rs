@@ -8,6 +8,7 @@ use compiler::{
     train::{Optimizer, TrainOptions},
 };
 use graph::{DType, InputRole, TensorType};
+use onnx_models::ModelProto;
 use plan::{Device, Plan, ProgramKind};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use runtime::{CpuDevice, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, WeightSource};
@@ -28,6 +29,17 @@ pub fn path(file: &str) -> PathBuf {
 /// If it cannot be imported.
 pub fn imported(file: &str) -> Imported {
     import::import(&path(file), &import::Options::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A model that is written here, imported for training.
+///
+/// # Panics
+///
+/// If it cannot be imported.
+pub fn written(model: &ModelProto) -> Imported {
+    let bytes = onnx_models::to_bytes(model).expect("a small model");
+    import::import_bytes("written", bytes.into(), &import::Options::default())
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Training with this optimizer, by the loss in the model.
