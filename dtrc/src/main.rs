@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod device;
 mod dims;
+mod distinct;
 mod error;
 mod files;
 mod memory;
@@ -25,7 +26,11 @@ use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let mut distinct = Ok(());
     let parsed = cli::Cli::command().try_get_matches().and_then(|m| {
+        if let Some((command, m)) = m.subcommand() {
+            distinct = distinct::check(command, m);
+        }
         let mut args = cli::Cli::from_arg_matches(&m)?;
         match (&mut args.command, m.subcommand()) {
             (cli::Command::Train(a), Some((_, m))) => a.session.note_given(m),
@@ -49,7 +54,7 @@ fn main() -> ExitCode {
         }
     };
     let json = args.json;
-    match commands::run(args) {
+    match distinct.and_then(|()| commands::run(args)) {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             e.report(json);

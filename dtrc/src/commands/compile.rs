@@ -3,6 +3,7 @@
 use crate::{
     cli::Global,
     device::DeviceArgs,
+    distinct::check_derived,
     error::CliError,
     model::{Model, ModelArgs, list_trainable, load_any},
     planning,
@@ -210,10 +211,14 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
     }
     let last = rest.iter().find(|p| first.kind == ProgramKind::Micro && p.kind == ProgramKind::Last);
     let Some(last) = last else { return emit_part(model, first, path, global) };
-    let micro = path.with_extension("micro.onnx");
     check_writable(path)?;
-    emit_part(model, first, &micro, global)?;
+    emit_part(model, first, &micro(path), global)?;
     emit_part(model, last, path, global)
+}
+
+/// Where the parts of an accumulated step go that are not the last.
+fn micro(path: &Path) -> PathBuf {
+    path.with_extension("micro.onnx")
 }
 
 fn emit_part(model: &Model, part: &Part, path: &Path, global: Global) -> Result<(), CliError> {
@@ -276,8 +281,10 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         PathBuf::from(stem).with_extension("dtrc")
     });
     check_writable(&path)?;
+    check_derived("--output", &path, &args.model.model)?;
     let model = load_for(&args.model, &args.device, global)?;
     if let Some(path) = &args.emit_onnx {
+        check_derived("--emit-onnx", &micro(path), &args.model.model)?;
         emit_onnx(&model, path, global)?;
     }
     let (compiled, model) = plan_model(model, &args.budget, &args.planner, &args.device, global)?;

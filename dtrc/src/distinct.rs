@@ -1,0 +1,89 @@
+//! No file that a command writes may be one that it reads, or another one that it writes: one rule for all of them, over the arguments as
+//! they were given.
+
+use crate::error::CliError;
+use clap::ArgMatches;
+use std::path::{Path, PathBuf};
+
+/// Arguments that name a file to write, whatever the command.
+const WRITTEN: [&str; 10] = [
+    "output",
+    "emit_onnx",
+    "save",
+    "save_inference",
+    "picture",
+    "csv",
+    "svg",
+    "html",
+    "trace",
+    "schedule_out",
+];
+
+/// Refuses arguments of a command that would have it write one file twice, or over what it reads.
+///
+/// # Errors
+///
+/// Two arguments name one file: exit code 64, before anything is read or written.
+pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
+    let mut written: Vec<(String, &PathBuf)> = Vec::new();
+    let mut read: Vec<(String, &PathBuf)> = Vec::new();
+    for id in m.ids() {
+        let id = id.as_str();
+        // What is no path is of another type.
+        let Ok(Some(paths)) = m.try_get_many::<PathBuf>(id) else { continue };
+        // What `simulate` calls a log is read.
+        let writes = WRITTEN.contains(&id) || (id == "log" && command != "simulate");
+        let all = if writes { &mut written } else { &mut read };
+        all.extend(paths.map(|p| (format!("--{}", id.replace('_', "-")), p)));
+    }
+    for (i, (flag, path)) in written.iter().enumerate() {
+        if let Some((other, _)) = written[..i].iter().find(|(_, p)| same(p, path)) {
+            return Err(twice(path, other, flag));
+        }
+        if read.iter().any(|(_, p)| same(p, path) || is_array_in(path, p)) {
+            return Err(replaces(path, flag));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses to write over what is read, where the name follows from others.
+///
+/// # Errors
+///
+/// They are one file: exit code 64.
+pub fn check_derived(flag: &str, written: &Path, read: &Path) -> Result<(), CliError> {
+    if same(written, read) { Err(replaces(written, flag)) } else { Ok(()) }
+}
+
+fn twice(path: &Path, first: &str, second: &str) -> CliError {
+    CliError::usage(format!("{}: {first} and {second} would both write it: choose two names", path.display()))
+}
+
+fn replaces(path: &Path, flag: &str) -> CliError {
+    CliError::usage(format!(
+        "{}: {flag} would replace a file that this command reads: choose another name",
+        path.display()
+    ))
+}
+
+/// Whether two names are one regular file, there or to be made. Devices and pipes hold nothing that could be lost.
+fn same(a: &Path, b: &Path) -> bool {
+    let plain = |p: &Path| !p.exists() || p.is_file();
+    plain(a) && plain(b) && place(a).is_some_and(|a| place(b) == Some(a))
+}
+
+/// An array among the data of a folder.
+fn is_array_in(file: &Path, folder: &Path) -> bool {
+    let is_array = file.extension().is_some_and(|e| e == "npz" || e == "npy");
+    let inside = || Some(place(file)?.parent()? == folder.canonicalize().ok()?);
+    is_array && folder.is_dir() && inside() == Some(true)
+}
+
+/// Where a file lies, or will.
+fn place(path: &Path) -> Option<PathBuf> {
+    path.canonicalize().ok().or_else(|| {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    })
+}

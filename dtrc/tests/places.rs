@@ -1,0 +1,73 @@
+//! What a command writes lies never where it reads, and two results never in one file; nothing is lost where it is tried.
+
+mod support;
+
+use std::{fs, path::Path};
+use support::{dtrc, mlp_data, scores_model};
+
+#[test]
+fn nothing_is_written_over_what_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = scores_model(dir.path());
+    let data = mlp_data(dir.path(), 3);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (plan, inference) = (at("m.dtrc"), at("i.dtrc"));
+    dtrc(&["compile", &model, "--budget", "100%", "--loss", "cross-entropy", "-o", &plan]).ok();
+    dtrc(&["compile", &model, "--budget", "100%", "-o", &inference]).ok();
+    let folder = at("arrays");
+    fs::create_dir(&folder).unwrap();
+    fs::copy(&data, Path::new(&folder).join("a.npz")).unwrap();
+    // The same files by other names.
+    let link = at("link.onnx");
+    std::os::unix::fs::symlink(&model, &link).unwrap();
+    let detour = format!("{folder}/../{}", Path::new(&model).file_name().unwrap().display());
+    let array = format!("{folder}/a.npz");
+
+    let compile = ["compile", &model, "--budget", "100%", "--loss", "cross-entropy"];
+    let train = ["train", &plan, "--weights", &model, "--data", &data];
+    let over_folder = ["train", &plan, "--weights", &model, "--data", &folder];
+    let run = ["run", &inference, "--weights", &model, "--data", &data];
+    let cases: [(&[&str], &[&str]); 14] = [
+        (&compile, &["-o", &model]),
+        (&compile, &["-o", &link]),
+        (&compile, &["-o", &detour]),
+        (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &model]),
+        (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &at("n.dtrc")]),
+        (&train, &["--log", &data]),
+        (&train, &["--log", &plan]),
+        (&train, &["--save", &plan]),
+        (&train, &["--save", &data]),
+        (&train, &["--save", &at("a.onnx"), "--log", &at("a.onnx")]),
+        (&over_folder, &["--log", &array]),
+        (&run, &["-o", &data]),
+        (&run, &["-o", &model]),
+        (&["profile", &model], &["-o", &model]),
+    ];
+    let files = [&model, &data, &plan, &inference, &array];
+    let before: Vec<Vec<u8>> = files.iter().map(|f| fs::read(f).unwrap()).collect();
+    for (command, more) in cases {
+        dtrc(&[command, more].concat()).fails(64, &["choose", "name"]);
+        for (file, bytes) in files.iter().zip(&before) {
+            assert!(fs::read(file).unwrap() == *bytes, "{command:?} {more:?} changed {file}");
+        }
+    }
+    // A log of a recorded run is what `simulate` reads, and its trace goes elsewhere.
+    let log = at("run.log");
+    fs::write(&log, "x").unwrap();
+    dtrc(&["simulate", &log, "--budget-ratio", "0.5", "--trace", &log]).fails(64, &["--trace would replace"]);
+    // What holds nothing may be named twice.
+    dtrc(&[&train[..], &["--steps", "1", "--log", "/dev/null"]].concat()).ok();
+}
+
+#[test]
+fn a_plan_beside_its_model_of_the_same_stem_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = dir.path().join("odd.dtrc");
+    fs::rename(scores_model(dir.path()), &model).unwrap();
+    let before = fs::read(&model).unwrap();
+    // The default name of the plan is the model's own.
+    let mut command = support::command(&["compile", "odd.dtrc", "--budget", "100%"]);
+    let out = command.current_dir(dir.path()).output().unwrap();
+    assert_eq!(out.status.code(), Some(64), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(fs::read(&model).unwrap() == before);
+}
