@@ -8,6 +8,9 @@ use graph::{Graph, NodeId, OpFacts, ValueDef};
 use ops::Registry;
 use plan::{ALIGNMENT, align};
 
+/// Bytes of a tensor beyond which it fits in no memory, and sums of sizes might not fit in their type: 64 PiB.
+const LARGEST: u64 = 1 << 56;
+
 /// A tensor or node that cannot be planned statically.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{at:?}: {what}")]
@@ -40,6 +43,10 @@ pub fn lower_with(
                 format!("its size, {}, is known only at run time: bind its dimensions with --dim", v.ty.shape)
             },
         })?;
+        if bytes > LARGEST {
+            let what = format!("its size, {}, is {bytes} bytes: more than any memory has", v.ty);
+            return Err(LowerError { at: v.name.to_string(), what });
+        }
         let resident = matches!(v.def, ValueDef::State(_) | ValueDef::Constant(_));
         let producer = if let ValueDef::Node { node, .. } = v.def { Some(node.0) } else { None };
         values.push(Value {

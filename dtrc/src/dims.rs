@@ -28,6 +28,14 @@ impl DimArg {
         if let Sizes::One(n) = self.sizes { Some((self.name.clone(), n)) } else { None }
     }
 
+    /// The first extent that is not `n`.
+    pub fn other_than(&self, n: i64) -> Option<i64> {
+        match &self.sizes {
+            Sizes::One(k) => (*k != n).then_some(*k),
+            Sizes::UpTo(list) => list.iter().find(|k| **k != n).copied(),
+        }
+    }
+
     /// The bounds of a size that varies.
     pub fn bounds(&self) -> Option<(String, Vec<i64>)> {
         if let Sizes::UpTo(list) = &self.sizes { Some((self.name.clone(), list.clone())) } else { None }

@@ -105,15 +105,17 @@ impl CliError {
 
 fn infeasible(e: &Infeasible) -> CliError {
     use crate::units::bytes;
+    // What is compared is exact: a plan may be known for a few bytes more.
+    let exact = |n| format!("{} ({n} bytes)", bytes(n));
     let verdict = if e.proved { "proved impossible" } else { "no plan was found" };
-    let mut m = format!("the budget of {} is too small: {verdict}\n", bytes(e.budget));
+    let mut m = format!("the budget of {} is too small: {verdict}\n", exact(e.budget));
     m.push_str(&format!("  state alone needs {} of it\n", bytes(e.state_floor)));
     m.push_str(&format!(
         "  a plan is known for {} (give --budget {}); min-budget looks for less\n",
         bytes(e.least_arena),
         e.least_arena
     ));
-    m.push_str(&format!("  proven lower bound: {}\n", bytes(e.lower_bound)));
+    m.push_str(&format!("  proven lower bound: {}\n", exact(e.lower_bound)));
     m.push_str(&format!("  the step that binds: {}\n", e.binding_node));
     for (name, n) in e.largest.iter().take(5) {
         m.push_str(&format!("    {:>12}  {name}\n", bytes(*n)));

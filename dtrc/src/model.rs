@@ -97,7 +97,7 @@ pub struct ModelArgs {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = parts)]
     pub accumulate: u32,
 
-    /// How BatchNormalization is read: as the file says, with batch statistics, or with running ones.
+    /// How BatchNormalization is trained: as the file says, with batch statistics, or with running ones. Inference takes running ones.
     #[arg(long, value_enum, default_value_t = Batchnorm::Auto)]
     pub batchnorm: Batchnorm,
 
@@ -109,7 +109,8 @@ pub struct ModelArgs {
     #[arg(long, value_enum, default_value_t = Dropout::Auto)]
     pub dropout: Dropout,
 
-    /// Train only tensors whose name matches the pattern (* and ?). Repeatable.
+    /// Train only tensors whose name matches the pattern (* and ?). Repeatable. What is small enough to be a constant of the program, such
+    /// as a learned factor of one element, is trained if it is named in full.
     #[arg(long = "train", value_name = "GLOB")]
     pub train: Vec<String>,
 
@@ -333,6 +334,8 @@ impl ModelArgs {
                 },
                 unbiased_running_variance: self.unbiased_variance,
             },
+            // A pattern chooses among the tensors that look like parameters; a name in full says that one is.
+            named: self.train.iter().filter(|g| !g.contains(['*', '?'])).cloned().collect(),
         }
     }
 
@@ -367,6 +370,15 @@ impl ModelArgs {
         let mut bound = false;
         for (name, ty) in import::input_types(&self.model)? {
             let Some(first) = ty.shape.0.first() else { continue };
+            let symbol = first.as_symbol();
+            let given =
+                |d: &&DimArg| symbol.is_some_and(|s| *d.name == *s.as_ref()) || d.name == format!("{name}:0");
+            if let Some((d, k)) =
+                self.dims.iter().find(given).and_then(|d| Some((d, d.other_than(n as i64)?)))
+            {
+                let what = format!("--batch {n} and --dim {}={k} bind one size: give one of them", d.name);
+                return Err(CliError::usage(what));
+            }
             match (first.as_symbol(), first.as_const()) {
                 (Some(s), _) => {
                     if self.dims.iter().all(|d| *d.name != *s.as_ref()) {

@@ -107,6 +107,100 @@ fn a_graph_without_nodes_is_a_program() {
 }
 
 #[test]
+fn outputs_may_all_be_constants() {
+    let dir = tempfile::tempdir().unwrap();
+    let constant = scores(dir.path(), "constant.onnx", |g| {
+        g.initializer.clear();
+        let (input, output) = (vec!["x".to_owned()], vec!["y".to_owned()]);
+        g.node = vec![NodeProto { op_type: "Shape".to_owned(), input, output, ..Default::default() }];
+        let type_ = g.output[0].type_.as_mut().unwrap();
+        let Some(onnx_protobuf::type_proto::Value::TensorType(t)) = &mut type_.value else { panic!() };
+        (t.elem_type, t.shape) = (7, None.into());
+    });
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (plan, out) = (at("m.dtrc"), at("out.npz"));
+    dtrc(&["compile", &constant, "--budget", "100%", "-o", &plan]).ok();
+    dtrc(&["check", &plan]).ok();
+    dtrc(&["run", &plan, "--weights", &constant, "--synthetic", "-o", &out]).ok();
+    let found = Npz::open(Path::new(&out)).unwrap().read("y").unwrap();
+    assert_eq!(found.to_ints().unwrap(), [16, 32]);
+}
+
+#[test]
+fn a_tensor_beyond_any_memory_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let huge = scores(dir.path(), "huge.onnx", |g| {
+        g.initializer.clear();
+        let (input, output) = (vec!["x".to_owned()], vec!["y".to_owned()]);
+        g.node = vec![NodeProto { op_type: "Relu".to_owned(), input, output, ..Default::default() }];
+        (g.input[0], g.output[0]) =
+            (shaped(&g.input[0], "x", &[1 << 60]), shaped(&g.output[0], "y", &[1 << 60]));
+    });
+    let plan = dir.path().join("m.dtrc").display().to_string();
+    dtrc(&["compile", &huge, "--budget", "100%", "-o", &plan]).fails(65, &["x", "more than any memory has"]);
+}
+
+#[test]
+fn a_factor_of_one_element_is_trained_if_it_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let scaled = scores(dir.path(), "scaled.onnx", |g| {
+        let mut factor = g.initializer.iter().find(|t| t.data_type == 1).unwrap().clone();
+        (factor.name, factor.dims) = ("logit_scale".to_owned(), Vec::new());
+        factor.raw_data = 2.0f32.to_le_bytes().to_vec();
+        g.initializer.push(factor);
+        let last = g.node.last_mut().unwrap();
+        let y = std::mem::replace(&mut last.output[0], "unscaled".to_owned());
+        let input = vec!["unscaled".to_owned(), "logit_scale".to_owned()];
+        g.node.push(NodeProto { op_type: "Mul".to_owned(), input, output: vec![y], ..Default::default() });
+    });
+    let data = mlp_data(dir.path(), 3);
+    let saved = dir.path().join("saved.onnx").display().to_string();
+    let train = |more: &[&str]| {
+        let args = [
+            "train",
+            &scaled,
+            "--budget",
+            "100%",
+            "--loss",
+            "cross-entropy",
+            "--data",
+            &data,
+            "--save",
+            &saved,
+        ];
+        dtrc(&[&args[..], more].concat())
+    };
+    let factor = || {
+        let model: onnx_protobuf::ModelProto =
+            protobuf::Message::parse_from_bytes(&fs::read(&saved).unwrap()).unwrap();
+        let all = &model.graph.initializer;
+        let raw = &all.iter().find(|t| t.name == "logit_scale").unwrap().raw_data;
+        f32::from_le_bytes(raw[..].try_into().unwrap())
+    };
+    train(&[]).ok();
+    assert_eq!(factor(), 2.0);
+    train(&["--train", "logit_scale"]).ok();
+    assert_ne!(factor(), 2.0);
+    train(&["--train", "logit_scales"]).fails(64, &["--train logit_scales"]);
+}
+
+#[test]
+fn a_folder_of_archives_holds_no_array_beside_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = scores_model(dir.path());
+    let folder = dir.path().join("data");
+    fs::create_dir(&folder).unwrap();
+    fs::copy(mlp_data(dir.path(), 3), folder.join("a.npz")).unwrap();
+    let given = folder.display().to_string();
+    let args = ["train", &model, "--budget", "100%", "--loss", "cross-entropy", "--data", &given];
+    dtrc(&args).ok();
+    fs::write(folder.join("notes.npy"), "nobody reads this").unwrap();
+    dtrc(&args).ok();
+    fs::write(folder.join("x.npy"), "an older x").unwrap();
+    dtrc(&args).fails(65, &["x.npy lies beside a.npz"]);
+}
+
+#[test]
 fn what_is_no_file_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
@@ -251,6 +345,9 @@ fn the_batch_is_bound_by_its_rows() {
     assert_eq!(losses.len(), 3);
     assert_eq!(losses, train(&fixed, &["--batch", "16"]).ok().losses());
     assert_eq!(train(&open, &["--batch", "8"]).ok().losses().len(), 6);
+    train(&open, &["--batch", "8", "--dim", "batch=16"]).fails(64, &["--batch 8", "--dim batch=16"]);
+    train(&open, &["--batch", "8", "--dim", "x:0=16"]).fails(64, &["--batch 8", "--dim x:0=16"]);
+    assert_eq!(train(&open, &["--batch", "8", "--dim", "batch=8"]).ok().losses().len(), 6);
     train(&fixed, &["--batch", "8"]).fails(64, &["--batch 8", "input x", "16"]);
 }
 

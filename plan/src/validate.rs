@@ -43,7 +43,7 @@ pub struct Replay {
     pub live: Vec<u64>,
     /// Live bytes after each drop, in the order of steps and drops.
     pub live_after_drops: Vec<u64>,
-    /// Greatest of the live bytes at a step.
+    /// Greatest of the live bytes at a step, or of the state where there is none.
     pub peak: u64,
     /// First step at which it is reached.
     pub peak_step: usize,
@@ -421,6 +421,8 @@ impl<'a> Walk<'a> {
 
     fn run(mut self) -> Result<Replay, ValidateError> {
         let base = self.at.clone();
+        // A program of no steps holds the state all the same.
+        self.replay.peak = self.live_bytes;
         for (i, step) in self.program.steps.iter().enumerate() {
             let Step::Run(run) = step else {
                 self.at = format!("{base}, step {i}");

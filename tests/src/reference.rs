@@ -90,6 +90,7 @@ pub fn import_model(path: &Path, file: &str, model: &str, io: &BTreeMap<String, 
             dropout: DropoutMode::Auto,
             unbiased_running_variance: true,
         },
+        ..import::Options::default()
     };
     options.dims = dims_of(path, io);
     match import::import(path, &options) {

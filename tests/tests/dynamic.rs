@@ -42,7 +42,8 @@ impl Subject {
             dropout: DropoutMode::Auto,
             unbiased_running_variance: true,
         };
-        let open = import::import_open(&path, &import::Options { dims: Vec::new(), ops: modes }).unwrap();
+        let open = import::import_open(&path, &import::Options { ops: modes, ..import::Options::default() })
+            .unwrap();
         Some(Subject { open, modes, train, io: reference.io })
     }
 
@@ -246,7 +247,7 @@ fn infer(
         dropout: DropoutMode::Auto,
         unbiased_running_variance: false,
     };
-    let open = import::import_open(path, &import::Options { dims: Vec::new(), ops: modes })
+    let open = import::import_open(path, &import::Options { ops: modes, ..import::Options::default() })
         .map_err(|e| e.to_string())?;
     let request = dynamic::Request {
         model: "subject",

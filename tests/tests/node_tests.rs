@@ -174,6 +174,7 @@ fn import(case: &Case, inputs: &[Literal]) -> Result<(Imported, Vec<bool>), Outc
             dropout: DropoutMode::Auto,
             unbiased_running_variance: false,
         },
+        ..Options::default()
     };
     let mut dynamic = String::new();
     for known in [Known::Nothing, Known::Integers, Known::Small] {
@@ -363,6 +364,7 @@ fn unknown_sizes_are_dynamic_not_wrong() {
             dropout: DropoutMode::Auto,
             unbiased_running_variance: false,
         },
+        ..Options::default()
     };
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
     dirs.retain(|d| d.join("case.json").exists());

@@ -100,7 +100,7 @@ pub enum TrainError {
         ty: String,
     },
     /// Nothing is trained.
-    #[error("no parameter is trainable: see --list-trainable, --train and --freeze")]
+    #[error("no parameter is trainable: see --list-trainable, --train and --freeze, or give --inference")]
     NothingToTrain,
     /// The loss does not depend on any trainable parameter.
     #[error("the loss does not depend on any trainable parameter")]

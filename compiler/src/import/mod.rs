@@ -42,6 +42,8 @@ pub struct Options {
     pub dims: Vec<(String, i64)>,
     /// How modes of nodes are read.
     pub ops: ImportOptions,
+    /// Tensors that are states, so that they can be trained, whatever their size and use: a factor of one element is a constant otherwise.
+    pub named: Vec<String>,
 }
 
 impl Default for Options {
@@ -53,7 +55,7 @@ impl Default for Options {
             dropout: DropoutMode::Auto,
             unbiased_running_variance: false,
         };
-        Options { dims: Vec::new(), ops }
+        Options { dims: Vec::new(), ops, named: Vec::new() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! From a parsed model to a [`Source`]: every name means one thing, every tensor is a constant or a state.
 
 use super::{
-    attrs,
+    Options, attrs,
     error::{ImportError, ImportErrorKind},
     flatten::{FlatBody, FlatNode, flatten},
     inputs::{self, Inputs},
@@ -40,7 +40,7 @@ pub struct Parts {
 }
 
 /// Reads a parsed model. Elements of large tensors stay where they are.
-pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError> {
+pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
     let fail = |what: String| ImportError::file(&model.source, ImportErrorKind::Model(what));
     let proto = &model.proto.graph;
     if let Some(s) = proto.sparse_initializer.first() {
@@ -61,8 +61,8 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
             return Err(fail(format!("input {} is nameless or defined twice", quote_name(name))));
         }
     }
-    let bindings =
-        inputs::bind(&inputs, dims).map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
+    let bindings = inputs::bind(&inputs, &options.dims)
+        .map_err(|e| ImportError::file(&model.source, ImportErrorKind::Dim(e)))?;
     // Expansion takes memory itself, and makes more nodes.
     check_memory(model, proto.node.len())?;
     let nodes = flatten(model, &names)?;
@@ -72,6 +72,7 @@ pub fn parts(model: &Model, dims: &[(String, i64)]) -> Result<Parts, ImportError
     let mut c = Converter {
         model,
         uses: &uses,
+        named: &options.named,
         typed_by: typed_by(&nodes),
         tensors: BTreeMap::new(),
         weights: Weights::new(model.source.clone()),
@@ -153,6 +154,8 @@ struct Converter<'m, 'u> {
     uses: &'u HashMap<&'u str, Uses>,
     /// Tensors whose element type is that of a node's output, though their elements are not what it computes with.
     typed_by: HashMap<&'u str, &'u str>,
+    /// Tensors that are asked for as parameters.
+    named: &'u [String],
     tensors: BTreeMap<Arc<str>, SourceTensor>,
     weights: Weights,
 }
@@ -195,7 +198,9 @@ impl<'m> Converter<'m, '_> {
             // What cannot be read now is taken for ordinary numbers.
             Look { mask: read.is_ok() && all && any, nonzero: read.is_err() || any }
         };
-        let candidate = tensor.dtype.is_float() && uses.parameter(tensor.elements(), initializer, look);
+        let named = !uses.statistic && self.named.iter().any(|n| n == name);
+        let candidate =
+            tensor.dtype.is_float() && (named || uses.parameter(tensor.elements(), initializer, look));
         let is_here = !matches!(tensor.source, Elements::External { .. });
         if !candidate && !uses.statistic && tensor.bytes() <= MAX_CONSTANT {
             match weights::literal(source, &tensor) {

@@ -19,7 +19,7 @@ const MAX_NODES: usize = 10_000;
 
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
-    let Parts { source, bindings, inputs, mut weights, unused_initializers } = parts(&model, &options.dims)?;
+    let Parts { source, bindings, inputs, mut weights, unused_initializers } = parts(&model, options)?;
     let producer =
         format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
     let Model { source: file, opsets, warnings, proto, .. } = model;
@@ -63,7 +63,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
 
 /// Reads a parsed model for a program that is walked at every step.
 pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
-    let Parts { mut source, bindings, weights, .. } = parts(&model, &options.dims)?;
+    let Parts { mut source, bindings, weights, .. } = parts(&model, options)?;
     let mut graph = Graph::default();
     for (name, ty) in &mut source.inputs {
         ty.shape = ty.shape.substitute(&bindings);

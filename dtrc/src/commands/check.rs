@@ -2,7 +2,7 @@
 
 mod against;
 
-use crate::{cli::Global, commands::show::read_plan, error::CliError, units::bytes};
+use crate::{cli::Global, commands::show::read_plan, error::CliError, files::check_readable, units::bytes};
 use against::Against;
 use plan::{Plan, Replay};
 use serde_json::json;
@@ -21,6 +21,8 @@ pub struct Args {
 
 /// Reads and validates every plan; ends with the first error after all were looked at.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    // A model takes long to plan again, and a wrong name is quickly said.
+    args.plans.iter().try_for_each(|p| check_readable(p))?;
     let model = args.against.load(global)?;
     let mut failed: Option<CliError> = None;
     for path in &args.plans {

@@ -56,6 +56,11 @@ fn trains(cx: &mut ImportCx<'_, '_>) -> Result<bool, OpError> {
     } else {
         cx.used.len() > 1
     };
+    if in_file && !cx.options.training {
+        let text = "BatchNormalization was exported for training: an inference program takes its running statistics, \
+                    not the batch's";
+        cx.remark("batchnorm", text);
+    }
     Ok(match (cx.options.training, cx.options.batchnorm) {
         (false, _) | (_, BatchNormMode::Frozen) => false,
         (true, BatchNormMode::Train) => true,

@@ -120,6 +120,17 @@ impl Dataset {
             if npz.is_empty() && npy.is_empty() {
                 return Err(fail("no .npz and no .npy file in this folder".to_owned()));
             }
+            let is_wanted = |f: &PathBuf| {
+                let name = f.file_stem().unwrap_or_default().to_string_lossy();
+                wanted.iter().any(|w| is_for(&name, &w.name))
+            };
+            if let (Some(archive), Some(array)) = (npz.first(), npy.iter().find(|f| is_wanted(f))) {
+                return Err(fail(format!(
+                    "{} lies beside {}, and one of them would not be read: give a folder of npz files, or one of npy files",
+                    array.file_name().unwrap_or_default().display(),
+                    archive.file_name().unwrap_or_default().display()
+                )));
+            }
             for f in &npz {
                 parts.push(Part::new(&f.display().to_string(), Npz::open(f)?.arrays()?, wanted, &mut notes)?);
             }
@@ -212,7 +223,10 @@ impl Part {
         notes: &mut Vec<String>,
     ) -> Result<Part, DataError> {
         let fail = |what: String| DataError { file: file.to_owned(), what };
-        let names = arrays.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
+        let names = match &arrays[..] {
+            [] => "none".to_owned(),
+            all => all.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", "),
+        };
         let mut found = Vec::new();
         for w in wanted {
             let at = arrays.iter().position(|(n, _)| is_for(n, &w.name));

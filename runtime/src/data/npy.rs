@@ -34,7 +34,11 @@ impl ArrayType {
 /// Reads a header; the reader stands at the first element afterwards.
 pub fn read_header(reader: &mut impl Read, file: &str) -> Result<ArrayType, DataError> {
     let fail = |what: String| DataError { file: file.to_owned(), what };
-    let header = NpyHeader::from_reader(reader).map_err(|e| fail(format!("not an npy array: {e}")))?;
+    let header = NpyHeader::from_reader(reader).map_err(|e| {
+        // A broken header is quoted in full, over many lines.
+        let why: String = e.to_string().lines().next().unwrap_or_default().chars().take(120).collect();
+        fail(format!("not an npy array: {why}"))
+    })?;
     let npyz::DType::Plain(ty) = header.dtype() else {
         return Err(fail("a structured array: give plain numbers".to_owned()));
     };
