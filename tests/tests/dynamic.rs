@@ -3,93 +3,19 @@
 use compiler::{
     cost::DeviceProfile,
     dynamic,
-    import::{self, Open},
-    train::{Optimizer, TrainOptions},
+    import::{self},
+    train::Optimizer,
 };
 use graph::{DType, Literal};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
-use plan::{Plan, ProgramKind};
-use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs};
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs};
 use std::collections::BTreeMap;
 use tests::{
     Weights, data,
+    open::Subject,
     reference::{Reference, adamw, import_model, options, sgd},
     written::least,
 };
-
-/// Bits of the losses, the trained state, and what the last step reports.
-type Trained = (Vec<u64>, Vec<Vec<u8>>, DynamicReport);
-
-/// A model that is walked at every step.
-struct Subject {
-    open: Open,
-    modes: ImportOptions,
-    train: TrainOptions,
-    io: BTreeMap<String, Literal>,
-}
-
-impl Subject {
-    fn new(file: &str, optimizer: Optimizer) -> Option<Subject> {
-        let root = data("models")?;
-        let model = file.split('.').next().unwrap();
-        let reference = Reference::load(&root, model);
-        let path = root.join("small").join(file);
-        let straight = import_model(&path, file, model, &reference.io);
-        let train = options(&straight, &reference, file, optimizer);
-        let modes = ImportOptions {
-            training: true,
-            batchnorm: BatchNormMode::Auto,
-            dropout: DropoutMode::Auto,
-            unbiased_running_variance: true,
-        };
-        let open = import::import_open(&path, &import::Options { dims: Vec::new(), ops: modes }).unwrap();
-        Some(Subject { open, modes, train, io: reference.io })
-    }
-
-    fn plan(&self, budget: u64) -> Plan {
-        let request = dynamic::Request {
-            model: "subject",
-            open: &self.open,
-            modes: self.modes,
-            train: Some(&self.train),
-            with_inference: false,
-            evaluate: None,
-            reason: "a test",
-            device: plan::Device::Cpu,
-            rates: &DeviceProfile::cpu(),
-            weight_hash: &|_| None,
-        };
-        dynamic::plan(&request, budget, None).unwrap_or_else(|e| panic!("{e}"))
-    }
-
-    /// Losses and trained state of some steps, and what the last one reports.
-    fn train(&self, budget: u64, lr: f32, steps: i64) -> Result<Trained, String> {
-        let plan = self.plan(budget);
-        // What goes through a file is what runs.
-        let plan = plan::from_bytes(&plan::to_bytes(&plan).unwrap()).unwrap();
-        assert_eq!(plan::text::parse(&plan::text::full(&plan).unwrap()).unwrap(), plan);
-        let device = Box::new(CpuDevice::new(2).unwrap());
-        let mut weights = Weights(&self.open.weights);
-        let mut s =
-            Session::load(plan, device, &mut weights, LoadOptions::default()).map_err(|e| e.to_string())?;
-        let named: Vec<(&str, &Literal)> =
-            self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l)).collect();
-        let data: Vec<(&str, &[u8])> = named.iter().map(|(n, l)| (*n, l.bytes())).collect();
-        let shapes: Vec<(&str, &[u64])> = named.iter().map(|(n, l)| (*n, l.shape())).collect();
-        let (mut losses, mut report) = (Vec::new(), DynamicReport::default());
-        for step in 1..=steps {
-            let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: lr, step, seed: 1 };
-            let program = s.program(ProgramKind::Train).unwrap();
-            let r = s.run(program, &inputs, RunOptions { check_recompute: true, measure: false });
-            let r = r.map_err(|e| e.to_string())?;
-            losses.push(r.loss().unwrap().to_bits());
-            report = r.report.dynamic.unwrap();
-        }
-        let names: Vec<String> = s.plan().state.iter().map(|e| e.name.to_string()).collect();
-        let state = names.iter().map(|n| s.state(n).unwrap()).collect();
-        Ok((losses, state, report))
-    }
-}
 
 /// State plus half of the rest of the unbudgeted peak, or the least pool that the refusal names: the same bits as without a limit.
 fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
@@ -101,17 +27,8 @@ fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
     let half = plan::align(free.pool.peak / 2);
     let (pool, (l, w, tight)) = match subject.train(state + half, lr, 6) {
         Ok(r) => (half, r),
-        // Too little to find out which way the program goes: how much the rest needs nobody knows then.
-        Err(refusal) if !refusal.contains("a pool of ") => {
-            let more = (9..=16).map(|n| plan::align(free.pool.peak * n / 16));
-            let mut tries = more.map(|pool| (pool, subject.train(state + pool, lr, 6)));
-            let found = tries.find_map(|(pool, r)| Some((pool, r.ok()?)));
-            found.unwrap_or_else(|| panic!("{file}: {refusal}"))
-        }
         Err(refusal) => {
-            let least = refusal.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
-            let least: u64 =
-                least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{file}: {refusal}"));
+            let least = least(&refusal).unwrap_or_else(|| panic!("{file}: {refusal}"));
             assert!(least > half && least <= free.pool.peak + free.pool.peak / 8 + 4096, "{file}: {refusal}");
             (least, subject.train(state + least, lr, 6).unwrap_or_else(|e| panic!("{file} at {least}: {e}")))
         }

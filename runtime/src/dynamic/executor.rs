@@ -167,6 +167,16 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.infos
     }
 
+    /// Takes over what another run of the same graph found out about its nodes.
+    pub(super) fn recall(&mut self, infos: &Infos) {
+        let known = infos.0.iter().enumerate().filter(|(_, i)| i.is_some());
+        for (i, info) in known {
+            if let Some(own @ None) = self.infos.0.get_mut(i) {
+                *own = info.clone();
+            }
+        }
+    }
+
     fn grow(&mut self, g: &Graph) {
         self.tensors.resize(g.values.len().max(self.tensors.len()), None);
         self.ran.resize(g.nodes.len().max(self.ran.len()), false);
@@ -308,6 +318,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             op: record.op.to_string(),
             needed: self.world.needed(),
             live: self.world.pool.live(),
+            base: self.world.base(),
             pool: self.world.pool.bytes(),
             largest_hole: self.world.pool.largest_hole(),
             held,
