@@ -5,6 +5,7 @@
 //! same bytes on every machine.
 
 mod builder;
+mod front;
 mod loops;
 mod mlp;
 mod random;
@@ -13,6 +14,7 @@ mod transformer;
 mod unet;
 
 pub use builder::Common;
+pub use front::BranchFirst;
 pub use loops::{LoopLstm, Springs, TreeLstm};
 pub use mlp::Mlp;
 pub use onnx_protobuf::ModelProto;
