@@ -16,7 +16,7 @@ use plan::{Plan, ProgramKind};
 use runtime::{
     CpuDevice, DynamicReport, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, StepResult,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 /// Bits of the losses, the trained state, and what the last step reports.
 pub type Trained = (Vec<u64>, Vec<Vec<u8>>, DynamicReport);
@@ -150,4 +150,56 @@ pub fn step(
     let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: lr, step: number, seed: 1 };
     let program = s.program(ProgramKind::Train)?;
     s.run(program, &inputs, RunOptions { check_recompute: true, measure: false })
+}
+
+/// Runs a model's outputs once within a pool; outputs by name, and the most that was in use.
+///
+/// # Errors
+///
+/// What refuses the model or the inputs, as text.
+///
+/// # Panics
+///
+/// If an output is no tensor of its type.
+pub fn infer(
+    path: &Path,
+    io: &BTreeMap<String, Literal>,
+    pool: u64,
+) -> Result<(BTreeMap<String, Literal>, u64), String> {
+    let modes = ImportOptions {
+        training: false,
+        batchnorm: BatchNormMode::Auto,
+        dropout: DropoutMode::Auto,
+        unbiased_running_variance: false,
+    };
+    let open = import::import_open(path, &import::Options { dims: Vec::new(), ops: modes })
+        .map_err(|e| e.to_string())?;
+    let request = dynamic::Request {
+        model: "subject",
+        open: &open,
+        modes,
+        train: None,
+        with_inference: false,
+        evaluate: None,
+        reason: "a test",
+        device: plan::Device::Cpu,
+        rates: &DeviceProfile::cpu(),
+        weight_hash: &|_| None,
+    };
+    let plan = dynamic::plan(&request, 1 << 32, Some(pool)).map_err(|e| e.to_string())?;
+    let device = Box::new(CpuDevice::new(2).expect("a device"));
+    let mut s = Session::load(plan, device, &mut Weights(&open.weights), LoadOptions::default())
+        .map_err(|e| e.to_string())?;
+    let given: Vec<(&str, &Literal)> =
+        io.iter().filter_map(|(n, l)| Some((n.strip_prefix("in:")?, l))).collect();
+    let data: Vec<(&str, &[u8])> = given.iter().map(|(n, l)| (*n, l.bytes())).collect();
+    let shapes: Vec<(&str, &[u64])> = given.iter().map(|(n, l)| (*n, l.shape())).collect();
+    let inputs = StepInputs { data: &data, shapes: &shapes, ..StepInputs::default() };
+    let r =
+        s.run(0, &inputs, RunOptions { check_recompute: true, measure: false }).map_err(|e| e.to_string())?;
+    let literal = |(name, ty, bytes): (String, graph::TensorType, Vec<u8>)| {
+        let shape = ty.shape.fixed().expect("extents").into_iter().map(|d| d as u64).collect();
+        (name, Literal::new(ty.dtype, shape, bytes).expect("its type"))
+    };
+    Ok((r.outputs.into_iter().map(literal).collect(), r.report.dynamic.unwrap_or_default().pool.peak))
 }
