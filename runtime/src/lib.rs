@@ -21,7 +21,7 @@ pub use available::{Available, available_memory};
 pub use cpu::CpuDevice;
 pub use cuda::{CudaDevice, CudaMemory};
 pub use device::{BesideBody, Device, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
-pub use dynamic::{DynamicReport, Holder, Least, PoolFull, PoolReport};
+pub use dynamic::{DynamicReport, Holder, Least, Pool, PoolFull, PoolReport};
 pub use error::RuntimeError;
 pub use resolve::{Call, Region, resolve};
 pub use session::{LoadOptions, Session, StepInputs, StepResult, WeightSource};

@@ -13,6 +13,7 @@ mod refusal;
 mod script;
 mod world;
 
+pub use pool::Pool;
 pub use refusal::{Least, PoolFull};
 pub use world::{Holder, PoolReport};
 
