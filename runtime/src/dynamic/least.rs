@@ -16,10 +16,13 @@ use std::{collections::BTreeMap, sync::Arc};
 const STEPS: u32 = 8;
 
 /// A pool in which recomputation costs more than so many times the step is too small.
-const REPEATS: u64 = 4;
+pub(super) const REPEATS: u64 = 4;
 
 /// What a walk that did not come to its end may take beside the arena to come there, in bytes: no more than a process may take anyway.
 pub(super) const BESIDE: u64 = 64 << 20;
+
+/// The estimated time that it may take: a refusal should come soon.
+pub(super) const BESIDE_NS: u64 = 1_000_000_000;
 
 /// What is known of a step.
 #[derive(Default)]

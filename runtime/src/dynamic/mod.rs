@@ -96,6 +96,16 @@ impl DynamicProgram {
             op: "program".to_owned(),
             what: e.to_string(),
         })?;
+        let g = &program.graph;
+        let data = g.inputs.iter().filter(|i| i.role == InputRole::Data);
+        let data = data.map(|i| (&g.value(i.value).name, g.ty(i.value)));
+        if !recipe.source.inputs.iter().map(|(n, t)| (n, t)).eq(data) {
+            return Err(RuntimeError::Prepare {
+                node: program.kind.to_string(),
+                op: "program".to_owned(),
+                what: "its recipe has other inputs".to_owned(),
+            });
+        }
         let origin = Origin::Recipe(Arc::new(recipe));
         Ok(DynamicProgram::new(plan, program, origin, (info.pool, info.work), info.rates))
     }
@@ -116,7 +126,7 @@ impl DynamicProgram {
     ) -> DynamicProgram {
         let g = &program.graph;
         let input = |i: &graph::Input| (g.value(i.value).name.to_string(), i.role, g.ty(i.value).clone());
-        let states = plan.state.iter().map(|e| (e.name.clone(), e.offset)).collect();
+        let states = plan.state.iter().map(|e| (e.name.clone(), (e.offset, e.ty.clone()))).collect();
         DynamicProgram {
             origin,
             pool,
@@ -311,7 +321,8 @@ impl DynamicProgram {
             let mut whole = Known::default();
             let walk = device.eager_beside(least::BESIDE, &mut |eager, base| {
                 let world = PoolWorld::new(Some(eager), base, least::BESIDE, false);
-                let mut e = Executor::new(world, &self.around, host, Infos::default(), PATIENCE)?;
+                let mut e = Executor::new(world, &self.around, host, Infos::default(), least::REPEATS)?;
+                e.allow(least::BESIDE_NS);
                 whole.step = Some(self.make(&mut e, bindings, &mut whole)?);
                 Ok(())
             });
