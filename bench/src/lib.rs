@@ -1,5 +1,7 @@
 //! What the benchmarks share.
 
+pub mod traces;
+
 /// Seconds that this process's first thread has spent on a core, where the system tells; benchmarks that run one thread measure with it,
 /// so that other processes count less.
 #[must_use]

@@ -5,6 +5,7 @@
 //! same bytes on every machine.
 
 mod builder;
+mod front;
 mod loops;
 mod mlp;
 mod movement;
@@ -14,6 +15,7 @@ mod transformer;
 mod unet;
 
 pub use builder::Common;
+pub use front::BranchFirst;
 pub use loops::{LoopLstm, Springs, TreeLstm};
 pub use mlp::Mlp;
 pub use movement::RandomMovement;

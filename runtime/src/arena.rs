@@ -41,6 +41,11 @@ impl Arena {
         Ok(Arena { base: base.cast(), bytes: len })
     }
 
+    /// Bytes of the whole.
+    pub(crate) fn bytes_in_all(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// The part `[offset, offset + len)`.
     ///
     /// # Panics

@@ -4,7 +4,9 @@ use crate::{
     RuntimeError,
     arena::Arena,
     available::{Available, available_memory},
-    device::{Device, Eager, EagerBody, LoadedProgram, Prepared as PreparedCall, RunOptions, RunReport},
+    device::{
+        BesideBody, Device, Eager, EagerBody, LoadedProgram, Prepared as PreparedCall, RunOptions, RunReport,
+    },
     resolve::{Call, Region},
 };
 use graph::{Graph, NodeId};
@@ -138,7 +140,18 @@ impl Device for CpuDevice {
     fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError> {
         let arena = self.arena.as_mut().ok_or_else(no_arena)?;
         // One task of the pool for all calls: each is too short to be handed over.
-        self.pool.install(|| body(&mut EagerCpu { arena }))
+        self.pool.install(|| body(&mut EagerCpu { arena, beside: None }))
+    }
+
+    fn eager_beside(&mut self, bytes: u64, body: &mut BesideBody<'_>) -> Result<(), RuntimeError> {
+        let refuse = |what: &str| RuntimeError::Allocate { bytes, error: std::io::Error::other(what) };
+        if available_memory().is_none_or(|a| a.bytes / 2 < bytes) {
+            return Err(refuse("it is more than half of what is available"));
+        }
+        let memory = Arena::new(bytes)?;
+        let arena = self.arena.as_mut().ok_or_else(no_arena)?;
+        let base = arena.bytes_in_all().next_multiple_of(plan::ALIGNMENT);
+        self.pool.install(|| body(&mut EagerCpu { arena, beside: Some((base, memory)) }, base))
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
@@ -158,9 +171,32 @@ impl Device for CpuDevice {
     }
 }
 
-/// Calls one by one over the arena.
+/// Calls one by one over the arena, and over memory beside it from an address on.
 struct EagerCpu<'a> {
     arena: &'a mut Arena,
+    beside: Option<(u64, Arena)>,
+}
+
+impl EagerCpu<'_> {
+    /// The memory that an address lies in, and the address there.
+    fn memory(&self, offset: u64) -> (&Arena, u64) {
+        match &self.beside {
+            Some((base, memory)) if offset >= *base => (memory, offset - base),
+            _ => (self.arena, offset),
+        }
+    }
+
+    fn memory_mut(&mut self, offset: u64) -> (&mut Arena, u64) {
+        match &mut self.beside {
+            Some((base, memory)) if offset >= *base => (memory, offset - *base),
+            _ => (self.arena, offset),
+        }
+    }
+
+    fn buffer(&self, r: &Region) -> Buffer {
+        let (memory, offset) = self.memory(r.offset);
+        memory.buffer(offset, r.len)
+    }
 }
 
 impl Eager for EagerCpu<'_> {
@@ -176,29 +212,32 @@ impl Eager for EagerCpu<'_> {
         workspace: Option<Region>,
     ) -> Result<(), String> {
         let kernel = kernel.downcast_ref::<CpuKernel>().ok_or("a kernel of another device (a bug)")?;
-        let buffer = |r: &Region| self.arena.buffer(r.offset, r.len);
+        let buffer = |r: &Region| self.buffer(r);
         let inputs: Vec<Buffer> = inputs.iter().map(|r| r.as_ref().map_or(Buffer::NONE, buffer)).collect();
         let outputs: Vec<Buffer> = outputs.iter().map(buffer).collect();
         let workspace = workspace.as_ref().map_or(Buffer::NONE, buffer);
-        // SAFETY: inside of the arena (checked by `buffer`); the caller's places do not overlap but where the facts allow it, storages are
+        // SAFETY: inside of the memory (checked by `buffer`); the caller's places do not overlap but where the facts allow it, storages are
         // 256-byte aligned, and calls come one at a time through `&mut self`.
         let io = unsafe { Io::new(&inputs, &outputs, workspace) };
         kernel(&io).map_err(|e| e.0)
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) {
-        bytes.copy_from_slice(self.arena.bytes(offset, bytes.len() as u64));
+        let (memory, offset) = self.memory(offset);
+        bytes.copy_from_slice(memory.bytes(offset, bytes.len() as u64));
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
-        self.arena.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
+        let (memory, offset) = self.memory_mut(offset);
+        memory.bytes_mut(offset, bytes.len() as u64).copy_from_slice(bytes);
     }
 
     fn shift(&mut self, from: u64, to: u64, len: u64) {
-        let (low, len) = (from.min(to), len as usize);
-        let both = self.arena.bytes_mut(low, from.abs_diff(to) + len as u64);
-        let (from, to) = ((from - low) as usize, (to - low) as usize);
-        both.copy_within(from..from + len, to);
+        let distance = from.abs_diff(to);
+        let (memory, low) = self.memory_mut(from.min(to));
+        let both = memory.bytes_mut(low, distance + len);
+        let (from, to) = if from <= to { (0, distance) } else { (distance, 0) };
+        both.copy_within(from as usize..(from + len) as usize, to as usize);
     }
 }
 

@@ -71,6 +71,9 @@ pub trait Eager: Send {
 /// What is done with a device call by call.
 pub type EagerBody<'a> = dyn FnMut(&mut dyn Eager) -> Result<(), RuntimeError> + Send + 'a;
 
+/// What is done with a device call by call and memory beside the arena, which begins at the second argument.
+pub type BesideBody<'a> = dyn FnMut(&mut dyn Eager, u64) -> Result<(), RuntimeError> + Send + 'a;
+
 /// A device with one arena.
 pub trait Device: Send {
     /// Its kind.
@@ -102,6 +105,17 @@ pub trait Device: Send {
 
     /// Runs calls one by one; programs that were loaded stay.
     fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError>;
+
+    /// As [`Device::eager`], with more memory than the arena's until the body ends: addresses go on behind the arena for so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// The body's; or the device lends none, be it that it cannot or that little is left.
+    fn eager_beside(&mut self, bytes: u64, body: &mut BesideBody<'_>) -> Result<(), RuntimeError> {
+        let _ = body;
+        let error = std::io::Error::other("the device lends no memory beside the arena");
+        Err(RuntimeError::Allocate { bytes, error })
+    }
 
     /// Copies into the arena.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError>;

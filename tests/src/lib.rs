@@ -1,6 +1,7 @@
 //! What the tests across crates share: where the handed data is, reference numbers, evaluation of training steps.
 
 pub mod onnxruntime;
+pub mod open;
 pub mod program;
 pub mod reference;
 pub mod tiny;

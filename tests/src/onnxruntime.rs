@@ -51,9 +51,25 @@ pub fn write_case(
 ) {
     let inputs: Vec<(String, &Literal)> =
         graph.inputs.iter().map(|i| (graph.value(i.value).name.to_string(), &given[&i.value])).collect();
+    let names: Vec<&str> = inputs.iter().map(|(n, _)| n.as_str()).collect();
+    let arrays: Vec<&Literal> = inputs.iter().map(|(_, l)| *l).collect();
+    let outputs: Vec<_> = outputs.iter().map(|(n, l, t)| (n.as_str(), l, *t)).collect();
+    write_arrays(folder, &names, &arrays, &outputs);
+}
+
+/// Writes the arrays of a case: inputs by name, and outputs with their tolerances.
+///
+/// # Panics
+///
+/// If a file cannot be written.
+pub fn write_arrays(
+    folder: &Path,
+    names: &[&str],
+    inputs: &[&Literal],
+    outputs: &[(&str, &Literal, Tolerance)],
+) {
     let described: Vec<_> =
         outputs.iter().map(|(n, _, t)| json!({"name": n, "atol": t.atol, "rtol": t.rtol})).collect();
-    let names: Vec<&String> = inputs.iter().map(|(n, _)| n).collect();
     let case = json!({"inputs": names, "outputs": described});
     fs::write(folder.join("case.json"), case.to_string()).unwrap();
     let write = |file: &str, arrays: Vec<&Literal>| {
@@ -61,8 +77,8 @@ pub fn write_case(
         let named = numbers.iter().zip(&arrays).map(|(n, l)| (n.as_str(), l.dtype(), l.shape(), l.bytes()));
         npz::write(fs::File::create(folder.join(file)).unwrap(), named).unwrap();
     };
-    write("inputs.npz", inputs.iter().map(|(_, l)| *l).collect());
-    write("outputs.npz", outputs.iter().map(|(_, l, _)| l).collect());
+    write("inputs.npz", inputs.to_vec());
+    write("outputs.npz", outputs.iter().map(|(_, l, _)| *l).collect());
 }
 
 /// An empty folder for cases.

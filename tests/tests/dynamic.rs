@@ -1,96 +1,14 @@
 //! Models whose shapes or branches are known only at run time: the numbers of the straight program, at every budget to the bit.
 
-use compiler::{
-    cost::DeviceProfile,
-    dynamic,
-    import::{self, Open},
-    train::{Optimizer, TrainOptions},
-};
-use graph::{DType, Literal};
-use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
-use plan::{Plan, ProgramKind};
-use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs};
-use std::collections::BTreeMap;
+use compiler::train::Optimizer;
+use graph::DType;
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs};
 use tests::{
     Weights, data,
+    open::{Subject, infer},
     reference::{Reference, adamw, import_model, options, sgd},
     written::least,
 };
-
-/// Bits of the losses, the trained state, and what the last step reports.
-type Trained = (Vec<u64>, Vec<Vec<u8>>, DynamicReport);
-
-/// A model that is walked at every step.
-struct Subject {
-    open: Open,
-    modes: ImportOptions,
-    train: TrainOptions,
-    io: BTreeMap<String, Literal>,
-}
-
-impl Subject {
-    fn new(file: &str, optimizer: Optimizer) -> Option<Subject> {
-        let root = data("models")?;
-        let model = file.split('.').next().unwrap();
-        let reference = Reference::load(&root, model);
-        let path = root.join("small").join(file);
-        let straight = import_model(&path, file, model, &reference.io);
-        let train = options(&straight, &reference, file, optimizer);
-        let modes = ImportOptions {
-            training: true,
-            batchnorm: BatchNormMode::Auto,
-            dropout: DropoutMode::Auto,
-            unbiased_running_variance: true,
-        };
-        let open = import::import_open(&path, &import::Options { ops: modes, ..import::Options::default() })
-            .unwrap();
-        Some(Subject { open, modes, train, io: reference.io })
-    }
-
-    fn plan(&self, budget: u64) -> Plan {
-        let request = dynamic::Request {
-            model: "subject",
-            open: &self.open,
-            modes: self.modes,
-            train: Some(&self.train),
-            with_inference: false,
-            evaluate: None,
-            reason: "a test",
-            device: plan::Device::Cpu,
-            rates: &DeviceProfile::cpu(),
-            weight_hash: &|_| None,
-        };
-        dynamic::plan(&request, budget, None).unwrap_or_else(|e| panic!("{e}"))
-    }
-
-    /// Losses and trained state of some steps, and what the last one reports.
-    fn train(&self, budget: u64, lr: f32, steps: i64) -> Result<Trained, String> {
-        let plan = self.plan(budget);
-        // What goes through a file is what runs.
-        let plan = plan::from_bytes(&plan::to_bytes(&plan).unwrap()).unwrap();
-        assert_eq!(plan::text::parse(&plan::text::full(&plan).unwrap()).unwrap(), plan);
-        let device = Box::new(CpuDevice::new(2).unwrap());
-        let mut weights = Weights(&self.open.weights);
-        let mut s =
-            Session::load(plan, device, &mut weights, LoadOptions::default()).map_err(|e| e.to_string())?;
-        let named: Vec<(&str, &Literal)> =
-            self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l)).collect();
-        let data: Vec<(&str, &[u8])> = named.iter().map(|(n, l)| (*n, l.bytes())).collect();
-        let shapes: Vec<(&str, &[u64])> = named.iter().map(|(n, l)| (*n, l.shape())).collect();
-        let (mut losses, mut report) = (Vec::new(), DynamicReport::default());
-        for step in 1..=steps {
-            let inputs = StepInputs { data: &data, shapes: &shapes, learning_rate: lr, step, seed: 1 };
-            let program = s.program(ProgramKind::Train).unwrap();
-            let r = s.run(program, &inputs, RunOptions { check_recompute: true, measure: false });
-            let r = r.map_err(|e| e.to_string())?;
-            losses.push(r.loss().unwrap().to_bits());
-            report = r.report.dynamic.unwrap();
-        }
-        let names: Vec<String> = s.plan().state.iter().map(|e| e.name.to_string()).collect();
-        let state = names.iter().map(|n| s.state(n).unwrap()).collect();
-        Ok((losses, state, report))
-    }
-}
 
 /// State plus half of the rest of the unbudgeted peak, or the least pool that the refusal names: the same bits as without a limit.
 fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
@@ -102,17 +20,8 @@ fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
     let half = plan::align(free.pool.peak / 2);
     let (pool, (l, w, tight)) = match subject.train(state + half, lr, 6) {
         Ok(r) => (half, r),
-        // Too little to find out which way the program goes: how much the rest needs nobody knows then.
-        Err(refusal) if !refusal.contains("a pool of ") => {
-            let more = (9..=16).map(|n| plan::align(free.pool.peak * n / 16));
-            let mut tries = more.map(|pool| (pool, subject.train(state + pool, lr, 6)));
-            let found = tries.find_map(|(pool, r)| Some((pool, r.ok()?)));
-            found.unwrap_or_else(|| panic!("{file}: {refusal}"))
-        }
         Err(refusal) => {
-            let least = refusal.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
-            let least: u64 =
-                least.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{file}: {refusal}"));
+            let least = least(&refusal).unwrap_or_else(|| panic!("{file}: {refusal}"));
             assert!(least > half && least <= free.pool.peak + free.pool.peak / 8 + 4096, "{file}: {refusal}");
             (least, subject.train(state + least, lr, 6).unwrap_or_else(|e| panic!("{file} at {least}: {e}")))
         }
@@ -132,22 +41,13 @@ fn same_at_half(file: &str, optimizer: Optimizer, lr: f32) -> Option<String> {
 
 #[test]
 fn the_bits_do_not_depend_on_the_pool() {
-    let files = [
-        "lstm_loop.ts_dyn.onnx",
-        "lstm_loop.ts_loss.onnx",
-        "ifnet_pos.ts_dyn.onnx",
-        "ifnet_pos.ts_loss.onnx",
-        "act_while.ts_dyn.onnx",
-        "act_while.ts_loss.onnx",
-        "scannet.dy_dyn.onnx",
-        "mlp.ts_dyn.onnx",
-        "smallcnn.ts_dyn.onnx",
-        "bert.ts_dyn.onnx",
-        "gpt2.ts_dyn.onnx",
-        "unet.ts_dyn.onnx",
-        "resnet18.ts_dyn.onnx",
-    ];
-    for file in files {
+    let Some(root) = data("models") else { return };
+    let all = tests::reference::files(&root).into_iter().map(|(_, file)| file);
+    // Those of open sizes, and control flow where the sizes are bound.
+    let loops = ["act_while.ts_loss.onnx", "ifnet_pos.ts_loss.onnx", "lstm_loop.ts_loss.onnx"];
+    let files: Vec<String> = all.filter(|f| f.contains("_dyn") || loops.contains(&f.as_str())).collect();
+    assert!(files.len() >= 41, "{files:?}");
+    for file in &files {
         for (optimizer, lr) in [(sgd(), 0.01), (adamw(), 1e-3)] {
             match same_at_half(file, optimizer, lr) {
                 Some(line) => println!("{line}"),
@@ -233,50 +133,6 @@ fn a_label_of_the_graph_is_typed() {
     let plan = subject.plan(1 << 24);
     let label = &plan.programs[0].graph.inputs.iter().find(|i| i.role == graph::InputRole::Label).unwrap();
     assert_eq!(plan.programs[0].graph.ty(label.value).dtype, DType::I64);
-}
-
-/// Runs a model's outputs once within a pool; outputs by name, and the most that was in use.
-fn infer(
-    path: &std::path::Path,
-    io: &BTreeMap<String, Literal>,
-    pool: u64,
-) -> Result<(BTreeMap<String, Literal>, u64), String> {
-    let modes = ImportOptions {
-        training: false,
-        batchnorm: BatchNormMode::Auto,
-        dropout: DropoutMode::Auto,
-        unbiased_running_variance: false,
-    };
-    let open = import::import_open(path, &import::Options { ops: modes, ..import::Options::default() })
-        .map_err(|e| e.to_string())?;
-    let request = dynamic::Request {
-        model: "subject",
-        open: &open,
-        modes,
-        train: None,
-        with_inference: false,
-        evaluate: None,
-        reason: "a test",
-        device: plan::Device::Cpu,
-        rates: &DeviceProfile::cpu(),
-        weight_hash: &|_| None,
-    };
-    let plan = dynamic::plan(&request, 1 << 32, Some(pool)).map_err(|e| e.to_string())?;
-    let device = Box::new(CpuDevice::new(2).unwrap());
-    let mut s = Session::load(plan, device, &mut Weights(&open.weights), LoadOptions::default())
-        .map_err(|e| e.to_string())?;
-    let given: Vec<(&str, &Literal)> =
-        io.iter().filter_map(|(n, l)| Some((n.strip_prefix("in:")?, l))).collect();
-    let data: Vec<(&str, &[u8])> = given.iter().map(|(n, l)| (*n, l.bytes())).collect();
-    let shapes: Vec<(&str, &[u64])> = given.iter().map(|(n, l)| (*n, l.shape())).collect();
-    let inputs = StepInputs { data: &data, shapes: &shapes, ..StepInputs::default() };
-    let r =
-        s.run(0, &inputs, RunOptions { check_recompute: true, measure: false }).map_err(|e| e.to_string())?;
-    let literal = |(name, ty, bytes): (String, graph::TensorType, Vec<u8>)| {
-        let shape = ty.shape.fixed().unwrap().into_iter().map(|d| d as u64).collect();
-        (name, Literal::new(ty.dtype, shape, bytes).unwrap())
-    };
-    Ok((r.outputs.into_iter().map(literal).collect(), r.report.dynamic.unwrap().pool.peak))
 }
 
 #[test]

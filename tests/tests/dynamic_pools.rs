@@ -1,6 +1,6 @@
 //! Dynamic programs in pools of every size: the same bits or a refusal that leaves the state alone and names a pool that does.
 
-use onnx_models::{Common, LoopLstm, ModelProto, RandomProgram, Springs, TreeLstm};
+use onnx_models::{BranchFirst, Common, LoopLstm, ModelProto, RandomProgram, Springs, TreeLstm};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tests::written::{Array, floats, ints, least, session, state, step};
 
@@ -125,4 +125,34 @@ fn random_programs_have_the_same_bits_or_a_clean_refusal() {
         same > 300 && recomputed > 50 && refused > 10,
         "{same} same, {recomputed} recomputed, {refused} refused"
     );
+}
+
+/// While the static middle is at its peak the tape of the branch before it has gone, but for what fits beside.
+#[test]
+fn the_tape_of_a_branch_makes_room_for_what_comes_after_it() {
+    let model = |depth, wide| BranchFirst { depth, wide }.build(&Common { batch: 64, ..common(true) });
+    for sign in [1.0f32, -1.0] {
+        // The deeper branch, then the other one.
+        let x = (0..64 * 16).flat_map(|i| (sign * (0.1 + (i % 7) as f32 / 10.0)).to_le_bytes()).collect();
+        let target: Vec<i64> = (0..64).map(|i| i % 4).collect();
+        let data = vec![("x", vec![64, 16], x), ("target", vec![64], ints(&target))];
+        let peak = |model: &ModelProto| step(&mut session(model, 1 << 26), &data, 1).unwrap().1.pool.peak;
+        let (branch, middle) = (model(24, 0), model(0, 256));
+        let tape = peak(&branch);
+        let refusal = step(&mut session(&middle, 4096), &data, 1).unwrap_err();
+        let least = least(&refusal).unwrap_or_else(|| panic!("{refusal}"));
+        assert!(least <= peak(&middle));
+        // Less than both beside each other take, even if all that can go of the middle has gone.
+        let pool = plan::align(least + tape / 3);
+        assert!(pool < least + tape / 2 && pool < peak(&model(24, 256)));
+        let (mut roomy, mut tight) = (session(&model(24, 256), 1 << 26), session(&model(24, 256), pool));
+        for number in 1..=2 {
+            let (want, _) = step(&mut roomy, &data, number).unwrap();
+            let (got, report) = step(&mut tight, &data, number).unwrap_or_else(|e| panic!("{pool}: {e}"));
+            assert_eq!(got, want);
+            assert!(report.pool.peak <= pool && report.evictions > 0 && report.remats > 0);
+            println!("tape {tape}, middle {least} to {}: pool {pool}, {report:?}", peak(&middle));
+        }
+        assert!(state(&roomy) == state(&tight));
+    }
 }

@@ -17,7 +17,8 @@ const SIDE: usize = 128;
 pub(crate) fn row_major(dims: &[usize]) -> Vec<isize> {
     let mut strides = vec![1isize; dims.len()];
     for i in (1..dims.len()).rev() {
-        strides[i - 1] = strides[i] * dims[i].max(1) as isize;
+        // What is empty may have axes of any length.
+        strides[i - 1] = strides[i].saturating_mul(isize::try_from(dims[i].max(1)).unwrap_or(isize::MAX));
     }
     strides
 }

@@ -58,11 +58,24 @@ pub(crate) struct Infos(Vec<Option<Arc<NodeInfo>>>);
 
 /// What a step reads from outside.
 pub(crate) struct Surroundings {
-    /// First byte of each state in the arena.
-    pub(crate) states: BTreeMap<Arc<str>, u64>,
+    /// First byte of each state in the arena, and its type.
+    pub(crate) states: BTreeMap<Arc<str>, (u64, TensorType)>,
     pub(crate) rates: Rates,
     /// Plans of programs of which more than sizes decides: the same decisions come again.
     pub(crate) plans: Plans,
+}
+
+impl Surroundings {
+    /// Where a state lies. A recipe that makes another type of it is none of this plan's.
+    pub(super) fn state(&self, name: &str, ty: &TensorType) -> Result<u64, RuntimeError> {
+        let no_state = || RuntimeError::NoTensor { kind: "state", name: name.to_owned() };
+        let (at, own) = self.states.get(name).ok_or_else(no_state)?;
+        if own == ty {
+            return Ok(*at);
+        }
+        let what = format!("it is {ty} in the program and {own} in the plan's state");
+        Err(RuntimeError::Weight { name: name.to_owned(), what })
+    }
 }
 
 /// The latest plans, with the programs and the bytes they are for.
@@ -109,6 +122,8 @@ pub(crate) struct Executor<'d, 's: 'd> {
     asked: Vec<ValueId>,
     /// How many times the cost of the step recomputation may take.
     patience: u64,
+    /// What all executions may cost together.
+    allowance: u64,
     /// The least that the step is taken to cost.
     step_cost: u64,
     planning_ns: u64,
@@ -133,9 +148,15 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             infos,
             asked: Vec::new(),
             patience,
+            allowance: u64::MAX,
             step_cost: 1_000_000,
             planning_ns: 0,
         })
+    }
+
+    /// Ends the run before executions cost more than so many estimated nanoseconds.
+    pub(super) fn allow(&mut self, nanoseconds: u64) {
+        self.allowance = nanoseconds;
     }
 
     /// The figures of the machine.
@@ -165,6 +186,16 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     /// What may be used again for the same graph.
     pub(crate) fn into_infos(self) -> Infos {
         self.infos
+    }
+
+    /// Takes over what another run of the same graph found out about its nodes.
+    pub(super) fn recall(&mut self, infos: &Infos) {
+        let known = infos.0.iter().enumerate().filter(|(_, i)| i.is_some());
+        for (i, info) in known {
+            if let Some(own @ None) = self.infos.0.get_mut(i) {
+                *own = info.clone();
+            }
+        }
     }
 
     fn grow(&mut self, g: &Graph) {
@@ -212,6 +243,10 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             op: node.op.to_string(),
             what,
         };
+        let values = node.inputs.iter().flatten().chain(&node.outputs);
+        if let Some(v) = values.copied().find(|v| !is_bounded(g.ty(*v))) {
+            return Err(refuse(format!("{} {} is too large", g.value(v).name, g.ty(v))));
+        }
         let facts = Registry.facts(g, n).map_err(refuse)?;
         let prepared = match &mut self.world.device {
             Some(device) if !all_views(&facts, g, n) => Some(device.prepare(g, n)?),
@@ -230,14 +265,10 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             return Ok(t);
         }
         let value = g.value(v);
-        let bytes = size(&value.ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", value.name)))?;
         let (work, at) = match &value.def {
             ValueDef::Node { .. } => return Err(bug(format!("{:?} is read before it is made", value.name))),
             ValueDef::State(s) => {
-                let name = &g.states[s.index()].name;
-                let at = self.around.states.get(name).copied();
-                let at =
-                    at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
+                let at = self.around.state(&g.states[s.index()].name, &value.ty)?;
                 (Work::Resident, Some(at))
             }
             ValueDef::Constant(l) => (Work::Host(HostBytes::Constant(l.clone())), None),
@@ -250,6 +281,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
                 (Work::Host(HostBytes::Given(given)), None)
             }
         };
+        let bytes = size(&value.ty).ok_or_else(|| bug(format!("the size of {:?} is unknown", value.name)))?;
         let resident = matches!(work, Work::Resident);
         let storage = self.world.storage(bytes, at);
         let own = self.world.storages[storage as usize].bytes;
@@ -308,6 +340,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             op: record.op.to_string(),
             needed: self.world.needed(),
             live: self.world.pool.live(),
+            base: self.world.base(),
             pool: self.world.pool.bytes(),
             largest_hole: self.world.pool.largest_hole(),
             held,
@@ -403,6 +436,10 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             op: node.op.clone(),
         });
         let once = info.facts.once || !info.facts.commits.is_empty();
+        let stats = self.machine.stats();
+        if stats.first_cost.saturating_add(stats.repeat_cost).saturating_add(info.cost) > self.allowance {
+            return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
+        }
         let op = self.machine.declare(&args, &outputs, info.cost, once).map_err(|e| bug(e.to_string()))?;
         self.step(|m, w| m.compute(op, w))?;
         for (o, v) in node.outputs.iter().enumerate() {
@@ -641,6 +678,13 @@ pub(crate) fn host_key(role: InputRole, name: &str) -> &str {
 pub(super) fn all_views(facts: &Facts, g: &Graph, n: NodeId) -> bool {
     let outputs = g.node(n).outputs.len();
     outputs > 0 && facts.views.len() == outputs
+}
+
+/// Whether the product of all extents that are not 0 is far from overflowing: what is empty may have other axes of any length.
+fn is_bounded(ty: &TensorType) -> bool {
+    let extents = ty.shape.0.iter().filter_map(|d| d.as_const()).filter_map(|n| u64::try_from(n).ok());
+    let product = extents.filter(|n| *n > 0).try_fold(ty.dtype.size(), u64::checked_mul);
+    product.is_some_and(|n| n <= 1 << 56)
 }
 
 pub(super) fn size(ty: &TensorType) -> Option<u64> {

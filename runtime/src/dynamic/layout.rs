@@ -128,10 +128,7 @@ impl Builder<'_, '_> {
         let storage = match &value.def {
             ValueDef::Node { .. } => return Err(bug(format!("{:?} is read before it is made", value.name))),
             ValueDef::State(s) => {
-                let name = &self.g.states[s.index()].name;
-                let at = self.around.states.get(name).copied();
-                let at =
-                    at.ok_or_else(|| RuntimeError::NoTensor { kind: "state", name: name.to_string() })?;
+                let at = self.around.state(&self.g.states[s.index()].name, &value.ty)?;
                 self.storage(bytes, Straight::OUTSIDE, Some(at))
             }
             ValueDef::Constant(l) => self.leaf(v, bytes, Origin::Constant(l.clone())),

@@ -1,31 +1,58 @@
-//! The least pool in which a graph runs, by running it without a device.
+//! The least pool in which a step runs, by running it without a device.
+//!
+//! Sizes and order decide what goes and what comes back, elements do not: once the elements that the walk asked for have been seen, the
+//! rest of the step is the same with and without a device. So the run is repeated as it was, in pools of other sizes: what the walk asked
+//! for on the walk's graph, then the step. The figure that comes out is one of a run that succeeded.
 
 use super::{
     executor::{Done, Executor, Infos, Surroundings},
+    refusal::Least,
     world::PoolWorld,
 };
 use graph::{Graph, ValueId};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Steps of the search: the figure is within a 256th of the whole.
 const STEPS: u32 = 8;
 
 /// A pool in which recomputation costs more than so many times the step is too small.
-const REPEATS: u64 = 4;
+pub(super) const REPEATS: u64 = 4;
 
-/// Bytes of the least pool found between `small`, which is too little, and what the graph takes without a limit.
-pub(super) fn least_pool(
-    graph: &Graph,
+/// What a walk that did not come to its end may take beside the arena to come there, in bytes: no more than a process may take anyway.
+pub(super) const BESIDE: u64 = 64 << 20;
+
+/// The estimated time that it may take: a refusal should come soon.
+pub(super) const BESIDE_NS: u64 = 1_000_000_000;
+
+/// What is known of a step.
+#[derive(Default)]
+pub(super) struct Known {
+    /// The walk's graph with the values that it asked for, in order, if it did; as far as it came.
+    pub(super) walked: Option<(Graph, Vec<ValueId>)>,
+    /// The step's graph, if the walk came to its end.
+    pub(super) step: Option<Arc<Graph>>,
+}
+
+/// The least pool found above `small`, which is too little.
+pub(super) fn pool(
+    known: &Known,
     around: &Surroundings,
     host: &BTreeMap<String, &[u8]>,
-    asked: &[ValueId],
     small: u64,
-) -> Option<u64> {
+) -> Option<Least> {
     let mut infos = Infos::default();
-    let mut enough = |pool: u64| -> Option<u64> {
+    let enough = |pool: u64| -> Option<u64> {
         let world = PoolWorld::new(None, 0, pool, false);
-        let mut e = Executor::new(world, around, host, infos.clone(), REPEATS).ok()?;
-        let done = e.ask_again(graph, asked).and_then(|()| e.finish(graph));
+        let mut e = Executor::new(world, around, host, Infos::default(), REPEATS).ok()?;
+        if let Some((graph, asked)) = &known.walked {
+            e.ask_again(graph, asked).ok()?;
+            if let Some(step) = &known.step {
+                e.rebase(graph, step);
+            }
+        }
+        let Some(step) = &known.step else { return Some(e.world.report().peak) };
+        e.recall(&infos);
+        let done = e.finish(step);
         let (mut peak, stats) = (e.world.report().peak, e.stats());
         infos = e.into_infos();
         let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
@@ -36,6 +63,12 @@ pub(super) fn least_pool(
         }
         (repeat <= REPEATS * first).then_some(peak)
     };
+    let least = search(enough, small)?;
+    Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
+}
+
+/// Bisects between `small` and what is used where there is no limit.
+fn search(mut enough: impl FnMut(u64) -> Option<u64>, small: u64) -> Option<u64> {
     let mut high = plan::align(enough(1 << 48)?);
     // The peak alone says nothing of gaps.
     while enough(high).is_none() {

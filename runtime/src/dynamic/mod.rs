@@ -9,9 +9,12 @@ mod executor;
 mod layout;
 mod least;
 mod pool;
+mod refusal;
 mod script;
 mod world;
 
+pub use pool::Pool;
+pub use refusal::{Least, PoolFull};
 pub use world::{Holder, PoolReport};
 
 use crate::{
@@ -21,9 +24,10 @@ use crate::{
 };
 use executor::{Done, Executor, Infos, PATIENCE, Plans, Surroundings, bug, host_key};
 use graph::{Bindings, Graph, InputRole, TensorType};
+use least::Known;
 use plan::{Plan, ProgramKind, Rates};
 use script::Script;
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 use trace::{Limits, Recipe};
 use world::PoolWorld;
 
@@ -50,56 +54,6 @@ pub struct DynamicReport {
     /// What planning this step took; 0 where a plan was kept.
     pub planning_ns: u64,
 }
-
-/// A pool that is too small: what was asked of it when nothing more could go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolFull {
-    /// Node that needed the space.
-    pub node: String,
-    /// Its operator.
-    pub op: String,
-    /// Bytes that it needs at once, outputs and scratch.
-    pub needed: u64,
-    /// Bytes in use.
-    pub live: u64,
-    /// Bytes of the pool.
-    pub pool: u64,
-    /// Longest run of free bytes.
-    pub largest_hole: u64,
-    /// Bytes that cannot go: arguments of what is running, values that are kept.
-    pub held: u64,
-    /// It would do, but with so much recomputation that nobody would wait for it.
-    pub thrashing: bool,
-    /// Who holds most.
-    pub holders: Vec<Holder>,
-    /// The least pool that would do for these inputs, if the program was known to its end.
-    pub least: Option<u64>,
-}
-
-impl fmt::Display for PoolFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.thrashing {
-            write!(f, "recomputation costs many times the step itself: ")?;
-        }
-        write!(
-            f,
-            "out of memory at {} {:?}: it needs {} bytes at once; of the pool's {} bytes {} are in use, {} of them cannot go, and the \
-             longest free run is {}",
-            self.op, self.node, self.needed, self.pool, self.live, self.held, self.largest_hole
-        )?;
-        for (i, h) in self.holders.iter().enumerate() {
-            write!(f, "{} {:?} {}", if i == 0 { "; the largest holders are" } else { "," }, h.node, h.bytes)?;
-        }
-        match self.least {
-            Some(n) => write!(f, "; a pool of {n} bytes would do"),
-            None => {
-                write!(f, "; give a larger budget, or a larger --dynamic-pool if the plan was made with one")
-            }
-        }
-    }
-}
-
-impl std::error::Error for PoolFull {}
 
 pub(crate) type Key = Vec<(String, Vec<u64>)>;
 
@@ -142,6 +96,16 @@ impl DynamicProgram {
             op: "program".to_owned(),
             what: e.to_string(),
         })?;
+        let g = &program.graph;
+        let data = g.inputs.iter().filter(|i| i.role == InputRole::Data);
+        let data = data.map(|i| (&g.value(i.value).name, g.ty(i.value)));
+        if !recipe.source.inputs.iter().map(|(n, t)| (n, t)).eq(data) {
+            return Err(RuntimeError::Prepare {
+                node: program.kind.to_string(),
+                op: "program".to_owned(),
+                what: "its recipe has other inputs".to_owned(),
+            });
+        }
         let origin = Origin::Recipe(Arc::new(recipe));
         Ok(DynamicProgram::new(plan, program, origin, (info.pool, info.work), info.rates))
     }
@@ -162,7 +126,7 @@ impl DynamicProgram {
     ) -> DynamicProgram {
         let g = &program.graph;
         let input = |i: &graph::Input| (g.value(i.value).name.to_string(), i.role, g.ty(i.value).clone());
-        let states = plan.state.iter().map(|e| (e.name.clone(), e.offset)).collect();
+        let states = plan.state.iter().map(|e| (e.name.clone(), (e.offset, e.ty.clone()))).collect();
         DynamicProgram {
             origin,
             pool,
@@ -201,7 +165,7 @@ impl DynamicProgram {
         let at = self.kept.iter().position(|k| k.key == key);
         let kept = at.map(|i| self.kept.remove(i));
         let (base, bytes) = (self.pool.0, self.pool.1.min(limit.saturating_sub(self.pool.0)));
-        let mut made = None;
+        let mut known = Known::default();
         let (mut result, mut fresh) = (None, None);
         let outcome = device.eager(&mut |eager| {
             if let Some(kept) = &kept
@@ -215,14 +179,11 @@ impl DynamicProgram {
             let world = PoolWorld::new(Some(eager), base, bytes, options.check_recompute);
             let infos = kept.as_ref().map(|k| k.infos.clone()).unwrap_or_default();
             let mut e = Executor::new(world, &self.around, &host, infos, PATIENCE)?;
-            let (graph, asked) = match &kept {
-                Some(k) => (k.graph.clone(), false),
-                None => {
-                    let (g, asked) = self.make(&mut e, &bindings)?;
-                    (Arc::new(g), asked)
-                }
+            let graph = match &kept {
+                Some(k) => k.graph.clone(),
+                None => self.make(&mut e, &bindings, &mut known)?,
             };
-            made = Some((graph.clone(), e.asked().to_vec()));
+            known.step = Some(graph.clone());
             check_labels(&graph, inputs)?;
             let done = e.finish(&graph)?;
             let mut figures = e.figures();
@@ -242,7 +203,7 @@ impl DynamicProgram {
                     None
                 }
             };
-            if !asked {
+            if known.walked.is_none() {
                 fresh = Some(Kept { key: key.clone(), graph, infos, script });
             }
             Ok(())
@@ -257,9 +218,7 @@ impl DynamicProgram {
         match outcome {
             Ok(()) => result.ok_or_else(|| bug("a step without results".to_owned())),
             Err(RuntimeError::PoolFull(mut full)) => {
-                if let Some((graph, asked)) = made {
-                    full.least = least::least_pool(&graph, &self.around, &host, &asked, full.pool);
-                }
+                full.least = self.least(device, &bindings, &host, known, full.pool);
                 Err(RuntimeError::PoolFull(full))
             }
             Err(e) => Err(e),
@@ -317,37 +276,76 @@ impl DynamicProgram {
         Ok((key, bindings))
     }
 
-    /// The step's graph, and whether it depends on more than sizes.
-    fn make(&self, e: &mut Executor<'_, '_>, bindings: &Bindings) -> Result<(Graph, bool), RuntimeError> {
+    /// The step's graph; notes what the walk that it comes from found and asked for, or how far it came.
+    fn make(
+        &self,
+        e: &mut Executor<'_, '_>,
+        bindings: &Bindings,
+        known: &mut Known,
+    ) -> Result<Arc<Graph>, RuntimeError> {
         let recipe = match &self.origin {
             Origin::Recipe(recipe) => recipe,
-            Origin::Graph(g) => return Ok(((**g).clone(), false)),
+            Origin::Graph(g) => return Ok(g.clone()),
         };
         let mut oracle = Running { e, failed: None };
         let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut oracle);
         let failed = oracle.failed.take();
         let (forward, traced) = match (walked, failed) {
-            (_, Some(e)) => return Err(e),
+            (_, Some((error, graph))) => {
+                known.walked = Some((graph, e.asked().to_vec()));
+                return Err(error);
+            }
             (Err(e), None) => return Err(RuntimeError::Trace(e)),
             (Ok(t), None) => t,
         };
         let step = recipe.program(self.kind, &forward).map_err(|e| self.refuse(e.to_string()))?;
+        let asked = e.asked().to_vec();
         e.rebase(&forward, &step);
-        Ok((step, traced.asked))
+        if traced.asked {
+            known.walked = Some((forward, asked));
+        }
+        Ok(Arc::new(step))
+    }
+
+    /// What pool would do for inputs that were too much for one of `small` bytes. Where the walk did not come to its end, it is done again
+    /// with memory beside the arena, as far as the device lends some.
+    fn least(
+        &self,
+        device: &mut dyn Device,
+        bindings: &Bindings,
+        host: &BTreeMap<String, &[u8]>,
+        mut known: Known,
+        small: u64,
+    ) -> Option<Least> {
+        if known.step.is_none() {
+            let mut whole = Known::default();
+            let walk = device.eager_beside(least::BESIDE, &mut |eager, base| {
+                let world = PoolWorld::new(Some(eager), base, least::BESIDE, false);
+                let mut e = Executor::new(world, &self.around, host, Infos::default(), least::REPEATS)?;
+                e.allow(least::BESIDE_NS);
+                whole.step = Some(self.make(&mut e, bindings, &mut whole)?);
+                Ok(())
+            });
+            if walk.is_ok() {
+                known = whole;
+            }
+        }
+        least::pool(&known, &self.around, host, small)
     }
 }
 
 /// Computes what the walk asks for.
 struct Running<'e, 'd, 's> {
     e: &'e mut Executor<'d, 's>,
-    failed: Option<RuntimeError>,
+    /// Why a value could not be computed, and what the graph was then.
+    failed: Option<(RuntimeError, Graph)>,
 }
 
 impl trace::Oracle for Running<'_, '_, '_> {
     fn elements(&mut self, graph: &Graph, value: graph::ValueId) -> Result<Option<graph::Literal>, String> {
         self.e.elements(graph, value).map_err(|e| {
             let text = e.to_string();
-            self.failed = Some(e);
+            self.failed = Some((e, graph.clone()));
             text
         })
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// A range of bytes with holes.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
+pub struct Pool {
     bytes: u64,
     /// Length of each hole by its first byte.
     holes: BTreeMap<u64, u64>,
@@ -19,38 +19,39 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(bytes: u64) -> Pool {
+    /// One hole of so many bytes.
+    pub fn new(bytes: u64) -> Pool {
         let holes = if bytes > 0 { BTreeMap::from([(0, bytes)]) } else { BTreeMap::new() };
         Pool { bytes, holes, used: BTreeMap::new(), live: 0, peak: 0 }
     }
 
     /// Bytes of the whole range.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Bytes in use.
-    pub(crate) fn live(&self) -> u64 {
+    pub fn live(&self) -> u64 {
         self.live
     }
 
     /// Most bytes that were in use at once, as far as [`Pool::touch`] was told.
-    pub(crate) fn peak(&self) -> u64 {
+    pub fn peak(&self) -> u64 {
         self.peak
     }
 
     /// The longest hole.
-    pub(crate) fn largest_hole(&self) -> u64 {
+    pub fn largest_hole(&self) -> u64 {
         self.holes.values().copied().max().unwrap_or(0)
     }
 
     /// Notes that `bytes` more than what is in use are needed for a moment.
-    pub(crate) fn touch(&mut self, bytes: u64) {
+    pub fn touch(&mut self, bytes: u64) {
         self.peak = self.peak.max(self.live + bytes);
     }
 
     /// Where `bytes` fit: in the lowest hole from below, or in the highest from above.
-    pub(crate) fn find(&self, bytes: u64, from_above: bool) -> Option<u64> {
+    pub fn find(&self, bytes: u64, from_above: bool) -> Option<u64> {
         let fits = |(_, len): &(&u64, &u64)| **len >= bytes;
         if from_above {
             self.holes.iter().rev().find(fits).map(|(at, len)| at + len - bytes)
@@ -60,7 +61,7 @@ impl Pool {
     }
 
     /// Takes a part of a hole.
-    pub(crate) fn take(&mut self, at: u64, bytes: u64, owner: u32) {
+    pub fn take(&mut self, at: u64, bytes: u64, owner: u32) {
         let Some((&start, &len)) = self.holes.range(..=at).next_back() else { return };
         debug_assert!(at + bytes <= start + len, "a part outside of every hole");
         self.holes.remove(&start);
@@ -76,7 +77,7 @@ impl Pool {
     }
 
     /// Gives a part back.
-    pub(crate) fn free(&mut self, at: u64) {
+    pub fn free(&mut self, at: u64) {
         let Some((bytes, _)) = self.used.remove(&at) else { return };
         self.live -= bytes;
         let (mut start, mut end) = (at, at + bytes);
@@ -94,7 +95,7 @@ impl Pool {
 
     /// Makes one hole of at least `bytes`, if as many are free, by sliding the fewest used bytes together. What is to be moved, in order:
     /// (owner, from, to, length); ranges may overlap.
-    pub(crate) fn slide(&mut self, bytes: u64) -> Vec<(u32, u64, u64, u64)> {
+    pub fn slide(&mut self, bytes: u64) -> Vec<(u32, u64, u64, u64)> {
         // Parts and holes in order of address: (first byte, length, owner).
         let mut parts: Vec<(u64, u64, Option<u32>)> =
             self.used.iter().map(|(at, (len, o))| (*at, *len, Some(*o))).collect();
@@ -145,7 +146,7 @@ impl Pool {
     }
 
     /// A used part gets another owner.
-    pub(crate) fn pass_on(&mut self, at: u64, owner: u32) {
+    pub fn pass_on(&mut self, at: u64, owner: u32) {
         if let Some((_, o)) = self.used.get_mut(&at) {
             *o = owner;
         }
