@@ -242,6 +242,8 @@ pub struct Run {
     pub implementation: u8,
     /// Queue it runs on; 0 on the CPU.
     pub queue: u8,
+    /// Predicted nanoseconds, by the costs that the plan was made with.
+    pub time_ns: u64,
     /// Where each output lies.
     pub outputs: Vec<Place>,
     /// Offset of the workspace; `None` if the implementation needs none.
@@ -288,7 +290,7 @@ pub struct Certificate {
     pub keep_all: u64,
     /// Peak in file order without overwriting.
     pub naive_peak: u64,
-    /// Predicted time of the step, nanoseconds.
+    /// Predicted time of the step, nanoseconds: the sum of its executions'.
     pub time_ns: u64,
     /// Predicted time without recomputation, nanoseconds.
     pub base_time_ns: u64,

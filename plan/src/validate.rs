@@ -462,6 +462,17 @@ impl<'a> Walk<'a> {
                 c.live_peak, c.arena
             )));
         }
+        let times = self.program.steps.iter().filter_map(|s| match s {
+            Step::Run(r) => Some(r.time_ns),
+            _ => None,
+        });
+        let time = times.fold(0u64, u64::saturating_add);
+        if c.time_ns != time {
+            let said = c.time_ns;
+            return Err(
+                self.error(format!("the certificate says {said} ns, the executions take {time} together"))
+            );
+        }
         Ok(self.replay)
     }
 

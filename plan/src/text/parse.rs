@@ -378,6 +378,8 @@ impl Building {
         let implementation = l.read("a number")?;
         l.keyword("queue")?;
         let queue = l.read("a queue")?;
+        l.keyword("ns")?;
+        let time_ns = l.read("a number")?;
         let mut outputs = Vec::new();
         if l.take_word("at") {
             loop {
@@ -388,7 +390,7 @@ impl Building {
             }
         }
         let workspace = if l.take_word("workspace") { Some(bytes(l)?) } else { None };
-        Ok(Run { node, implementation, queue, outputs, workspace, drops: Vec::new() })
+        Ok(Run { node, implementation, queue, time_ns, outputs, workspace, drops: Vec::new() })
     }
 }
 

@@ -76,7 +76,7 @@ fn write_program(out: &mut String, p: &Program) -> fmt::Result {
         match step {
             Step::Run(r) => {
                 let node = quote(&g.node(r.node).name);
-                write!(out, "  run {node} impl {} queue {}", r.implementation, r.queue)?;
+                write!(out, "  run {node} impl {} queue {} ns {}", r.implementation, r.queue, r.time_ns)?;
                 for (o, place) in r.outputs.iter().enumerate() {
                     out.push_str(if o == 0 { " at " } else { ", " });
                     match place {
