@@ -28,6 +28,37 @@ pub struct DeviceFigures {
     pub launch_nanos: u64,
 }
 
+/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, and memory. Planning depends on ratios of times,
+/// not on their size.
+const PRODUCT_PERMILLE: f64 = 600.0;
+const MEMORY_PERMILLE: f64 = 800.0;
+
+/// Rates that kernels of ours reach on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reached {
+    /// Floating-point operations a second in matrix products and convolutions.
+    pub product_flops_per_s: f64,
+    /// Floating-point operations a second elsewhere.
+    pub other_flops_per_s: f64,
+    /// Bytes a second to and from memory.
+    pub bytes_per_s: f64,
+    /// Nanoseconds that any execution costs.
+    pub launch_ns: f64,
+}
+
+impl DeviceFigures {
+    /// What is reached of them, in float32.
+    pub fn reached(&self) -> Reached {
+        let products = self.float32 as f64 * PRODUCT_PERMILLE / 1000.0;
+        Reached {
+            product_flops_per_s: products,
+            other_flops_per_s: products / 2.0,
+            bytes_per_s: self.bandwidth as f64 * MEMORY_PERMILLE / 1000.0,
+            launch_ns: self.launch_nanos as f64,
+        }
+    }
+}
+
 /// The files in `cuda/profiles`, by the names that `--target` takes.
 const FILES: [(&str, &str); 6] = [
     ("h200", include_str!("../profiles/h200.json")),

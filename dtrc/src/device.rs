@@ -3,7 +3,7 @@
 use crate::{error::CliError, progress::note};
 use clap::ValueEnum;
 use compiler::cost::{CostModel, DeviceProfile};
-use cuda::profile::{DeviceFigures, target};
+use cuda::profile::{DeviceFigures, Reached, target};
 
 /// Kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -27,19 +27,9 @@ pub struct DeviceArgs {
     pub target: Option<String>,
 }
 
-/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, and memory. Planning depends on ratios of times,
-/// not on their size.
-const PRODUCT_PERMILLE: f64 = 600.0;
-const MEMORY_PERMILLE: f64 = 800.0;
-
 fn rates(f: &DeviceFigures) -> DeviceProfile {
-    DeviceProfile {
-        name: f.name.clone(),
-        product_flops_per_s: f.float32 as f64 * PRODUCT_PERMILLE / 1000.0,
-        other_flops_per_s: f.float32 as f64 * PRODUCT_PERMILLE / 2000.0,
-        bytes_per_s: f.bandwidth as f64 * MEMORY_PERMILLE / 1000.0,
-        launch_ns: f.launch_nanos as f64,
-    }
+    let Reached { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } = f.reached();
+    DeviceProfile { name: f.name.clone(), product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns }
 }
 
 impl DeviceArgs {

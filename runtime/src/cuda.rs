@@ -9,29 +9,13 @@ mod program;
 use crate::{
     RuntimeError,
     available::Available,
-    device::{Device, EagerBody, LoadedProgram, RunOptions, RunReport},
+    device::{Device, DeviceMemory, EagerBody, LoadedProgram, RunOptions, RunReport},
     resolve::Call,
 };
-use cuda::{
-    Cache, Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Unit, Write,
-    nvrtc::{Nvrtc, NvrtcCompiler},
-    real::Real,
-    search::{Library, Process, find},
-};
+use cuda::{Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Unit, Write};
 use graph::Graph;
 use program::{EXTERNAL, Program};
 use std::{cell::RefCell, collections::BTreeMap};
-
-/// Memory of a device before and after loading, in bytes: what the context, modules and graphs take beside the arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CudaMemory {
-    /// Free before the arena was taken.
-    pub before: u64,
-    /// Free after the last program was loaded.
-    pub loaded: u64,
-    /// Bytes of the arena.
-    pub arena: u64,
-}
 
 struct Arena {
     base: u64,
@@ -57,7 +41,7 @@ pub struct CudaDevice {
     modules: BTreeMap<Unit, Module>,
     functions: BTreeMap<(Module, &'static str), Function>,
     programs: Vec<Program>,
-    memory: CudaMemory,
+    memory: DeviceMemory,
     notes: Vec<String>,
     /// After an error that breaks the context nothing else is tried.
     broken: Option<String>,
@@ -74,20 +58,7 @@ impl From<DriverError> for RuntimeError {
 impl CudaDevice {
     /// The first real device, with the compiler that is found. The error says what is missing and how to get it.
     pub fn open() -> Result<CudaDevice, RuntimeError> {
-        let driver = Real::open(0).map_err(|e| RuntimeError::Cuda(format!("no usable CUDA device: {e}")))?;
-        let (info, what) = (driver.device(), Library::Nvrtc);
-        // A compiler of a newer major version makes code that the driver does not load.
-        let path = find(&Process, what, Some(info.driver_version / 1000));
-        let path = path.ok_or_else(|| {
-            let major = info.driver_version / 1000;
-            RuntimeError::Cuda(format!(
-                "{} for CUDA {major} or older is not found: {}",
-                what.name(),
-                what.remedy()
-            ))
-        })?;
-        let nvrtc = Nvrtc::open(&path).map_err(RuntimeError::Cuda)?;
-        let compiler = NvrtcCompiler::new(nvrtc, info.architecture, Cache::of_user());
+        let (driver, compiler) = cuda::first_device().map_err(RuntimeError::Cuda)?;
         CudaDevice::new(Box::new(driver), Box::new(compiler))
     }
 
@@ -104,15 +75,10 @@ impl CudaDevice {
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
             programs: Vec::new(),
-            memory: CudaMemory::default(),
+            memory: DeviceMemory::default(),
             notes: Vec::new(),
             broken: None,
         })
-    }
-
-    /// What the device's memory was and is.
-    pub fn memory(&self) -> CudaMemory {
-        self.memory
     }
 
     /// Remarks for people, once each.
@@ -206,6 +172,12 @@ impl Device for CudaDevice {
         None
     }
 
+    fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        let asked = self.driver.get_mut().memory();
+        self.memory.now = self.checked(asked)?.free;
+        Ok(Some(self.memory))
+    }
+
     fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError> {
         self.programs.clear();
         if let Some(old) = self.arena.take() {
@@ -213,7 +185,7 @@ impl Device for CudaDevice {
             self.checked(freed)?;
         }
         let asked = self.driver.get_mut().memory();
-        let free = self.checked(asked)?.free;
+        let cuda::Memory { free, total } = self.checked(asked)?;
         // As the arena's own: multiples of 256 bytes.
         let (bytes, status) = (bytes.next_multiple_of(256), 256);
         if free < bytes + status {
@@ -226,7 +198,7 @@ impl Device for CudaDevice {
         let taken = self.driver.get_mut().alloc(bytes + status);
         let base = self.checked(taken)?;
         self.arena = Some(Arena { base, bytes });
-        self.memory = CudaMemory { before: free, loaded: free, arena: bytes };
+        self.memory = DeviceMemory { total, before: free, loaded: free, now: free, arena: bytes + status };
         Ok(())
     }
 

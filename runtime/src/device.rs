@@ -71,6 +71,33 @@ pub trait Eager: Send {
 /// What is done with a device call by call.
 pub type EagerBody<'a> = dyn FnMut(&mut dyn Eager) -> Result<(), RuntimeError> + Send + 'a;
 
+/// Free memory of a device of its own at several moments, in bytes: what the arena, and what modules and graphs beside it take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Of the device.
+    pub total: u64,
+    /// Before the arena was taken.
+    pub before: u64,
+    /// After the last program was loaded.
+    pub loaded: u64,
+    /// Now.
+    pub now: u64,
+    /// Taken for the arena, with what lies behind it.
+    pub arena: u64,
+}
+
+impl DeviceMemory {
+    /// What modules and graphs took while programs were loaded.
+    pub fn beside_arena(&self) -> u64 {
+        self.before.saturating_sub(self.loaded).saturating_sub(self.arena)
+    }
+
+    /// What was taken since the last program was loaded; nothing should be.
+    pub fn since_loaded(&self) -> u64 {
+        self.loaded.saturating_sub(self.now)
+    }
+}
+
 /// A device with one arena.
 pub trait Device: Send {
     /// Its kind.
@@ -78,6 +105,11 @@ pub trait Device: Send {
 
     /// Memory that an arena could take now; `None` if the device does not say.
     fn available(&self) -> Option<Available>;
+
+    /// Its memory, if it has one of its own.
+    fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        Ok(None)
+    }
 
     /// Takes the arena: the only allocation that grows with the model.
     fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError>;

@@ -19,8 +19,8 @@ mod session;
 
 pub use available::{Available, available_memory};
 pub use cpu::CpuDevice;
-pub use cuda::{CudaDevice, CudaMemory};
-pub use device::{Device, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
+pub use cuda::CudaDevice;
+pub use device::{Device, DeviceMemory, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
 pub use dynamic::{DynamicReport, Holder, PoolFull, PoolReport};
 pub use error::RuntimeError;
 pub use resolve::{Call, Region, resolve};

@@ -2,7 +2,7 @@
 
 use crate::{
     RuntimeError,
-    device::{Device, RunOptions, RunReport},
+    device::{Device, DeviceMemory, RunOptions, RunReport},
     follow::{self, within},
     programs::{Chosen, Programs, Ready, usable},
     resolve::facts_of,
@@ -170,6 +170,11 @@ impl Session {
     pub fn program(&self, kind: ProgramKind) -> Result<usize, RuntimeError> {
         let at = self.plan.programs.iter().position(|p| p.kind == kind);
         at.ok_or_else(|| RuntimeError::NoProgram(kind.to_string()))
+    }
+
+    /// The device's memory, if it has one of its own.
+    pub fn device_memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        self.device.memory()
     }
 
     /// Bytes of the arena that may be used: the plan's, or what [`Session::set_budget`] said.
