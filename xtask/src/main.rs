@@ -41,10 +41,9 @@ usage: cargo xtask ci|lint|cuda-coverage|gpu-bundle [FOLDER]|gpu-results FOLDER
 
 /// Runs a task; `None` if there is none of this name.
 fn task(name: &str, folder: Option<&str>) -> Option<Result<(), String>> {
-    let all = |checks: &mut dyn Iterator<Item = &Check>| checks.try_for_each(run);
     Some(match (name, folder) {
-        ("ci", None) => all(&mut CHECKS.iter().chain([&COVERAGE, &TESTS])),
-        ("lint", None) => all(&mut CHECKS.iter().chain([&COVERAGE])),
+        ("ci", None) => CHECKS.iter().chain([&COVERAGE, &TESTS]).try_for_each(run),
+        ("lint", None) => CHECKS.iter().chain([&COVERAGE]).try_for_each(run),
         ("cuda-coverage", None) => run(&COVERAGE),
         ("gpu-bundle", to) => gpu_bundle::make(Path::new(to.unwrap_or("target/gpu-bundle"))),
         ("gpu-results", Some(from)) => gpu_bundle::results(Path::new(from)),
