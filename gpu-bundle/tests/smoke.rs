@@ -43,13 +43,13 @@ fn bundle() -> Option<(tempfile::TempDir, Bundle)> {
 fn smoke_runs_on_the_simulated_driver_and_goes_on_where_it_stopped() {
     let Some((_dir, bundle)) = bundle() else { return };
     let none = run(&bundle, "smoke", None, Clock::seconds(0)).unwrap();
-    assert!(none.results.items.is_empty() && none.results.left.len() == 9, "{:?}", none.results.left);
+    assert!(none.results.items.is_empty() && none.results.left.len() == 10, "{:?}", none.results.left);
     let part = run(&bundle, "smoke", None, Clock::seconds(600)).unwrap();
     for (name, item) in &part.results.items {
         assert_eq!(item.state, State::Done, "{name}: {}", item.note);
     }
     let items = &part.results.items;
-    assert_eq!((items.len(), part.failed(), part.results.left.len()), (9, 0, 0));
+    assert_eq!((items.len(), part.failed(), part.results.left.len()), (10, 0, 0));
     assert!(items["MatMul"].figures["cases"].as_u64().unwrap() >= 4);
     assert_eq!(items["losses: mlp"].figures["losses"].as_array().unwrap().len(), 6);
     assert!(
@@ -59,12 +59,24 @@ fn smoke_runs_on_the_simulated_driver_and_goes_on_where_it_stopped() {
     let memory = &items["memory: mlp"].figures;
     assert_eq!(memory["taken_in_steps_bytes"], 0);
     assert!(memory["taken_for_arena_bytes"].as_u64() >= memory["plan_arena_bytes"].as_u64());
+    let speed = &items["speed: mlp"].figures;
+    assert!(
+        speed["median_seconds"].as_f64().unwrap() > 0.0 && speed["predicted_seconds"].as_f64().unwrap() > 0.0
+    );
+    assert!(
+        speed["below_floor"].as_array().unwrap().len() > 3,
+        "nothing simulated is near a GPU's bandwidth: {speed}"
+    );
     // Done is done.
     let again = run(&bundle, "smoke", None, Clock::seconds(0)).unwrap();
-    assert_eq!(again.results.items, part.results.items);
+    let kept = |p: &gpu_bundle::part::Part| -> Vec<(String, State, u32)> {
+        p.results.items.iter().map(|(n, i)| (n.clone(), i.state, i.tries)).collect()
+    };
+    assert_eq!(kept(&again), kept(&part));
+    assert_eq!(again.results.items["speed: mlp"].figures["arena_bytes"], speed["arena_bytes"]);
     let text = table::table(&table::all(&bundle.folder).unwrap());
     assert!(
-        text.contains("| smoke | 9 | 0 | 0 | 0 | 0 |") && text.contains("| speed-gpt2 | | | | | not run |"),
+        text.contains("| smoke | 10 | 0 | 0 | 0 | 0 |") && text.contains("| speed-gpt2 | | | | | not run |"),
         "{text}"
     );
 }

@@ -49,8 +49,10 @@ pub struct Plan {
     pub provenance: String,
     /// State at fixed offsets at the arena's low end, the same for all programs, in order of offset.
     pub state: Vec<StateEntry>,
-    /// Bytes of the state section, aligned.
+    /// Bytes of the state section with the input slot at its end, aligned.
     pub state_bytes: u64,
+    /// Bytes of the input slot: where the next step's inputs are put while a step runs. 0 on devices that are given inputs between steps.
+    pub slot_bytes: u64,
     /// Parts of a training step whose gradients are added; 1 unless gradients are accumulated.
     pub accumulate: u32,
     /// The programs. Of one kind there may be several: of those whose guards hold and whose arenas fit the first one runs.

@@ -1,7 +1,8 @@
 //! CUDA: one allocation, and each program as a graph that is captured once.
 //!
 //! Above the driver's calls ([`cuda::Driver`]) there is one path: a real device and the simulated one run this file. Inputs go to the
-//! device on a stream of their own, for which the graph waits by an event. Kernels leave what they refuse in a status behind the arena;
+//! plan's input slot on a stream of their own, while the step before may still run; a step waits for them by an event, copies them to its
+//! own places, and tells by another event that the slot is free. Kernels leave what they refuse in a status behind the arena;
 //! commits read it on the device, so that a step that failed changes nothing, and the host reads it after the step.
 
 mod program;
@@ -9,13 +10,16 @@ mod program;
 use crate::{
     RuntimeError,
     available::Available,
-    device::{Device, DeviceMemory, EagerBody, LoadedProgram, RunOptions, RunReport},
+    device::{Device, DeviceMemory, EagerBody, LoadedProgram, Move, RunOptions, RunReport},
     resolve::Call,
 };
-use cuda::{Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Unit, Write};
+use cuda::{Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Tag, Unit, Write};
 use graph::Graph;
 use program::{EXTERNAL, Program};
 use std::{cell::RefCell, collections::BTreeMap};
+
+/// Of the tags of what lies in the input slot.
+const IN_SLOT: u64 = 1 << 63;
 
 struct Arena {
     base: u64,
@@ -37,6 +41,10 @@ pub struct CudaDevice {
     compute: Stream,
     copies: Stream,
     uploaded: Event,
+    /// The copies out of the input slot that a step begins with; later copies into it wait for them.
+    taken: Event,
+    /// What lies in the input slot.
+    turn: u64,
     arena: Option<Arena>,
     modules: BTreeMap<Unit, Module>,
     functions: BTreeMap<(Module, &'static str), Function>,
@@ -64,13 +72,16 @@ impl CudaDevice {
 
     /// A device on a driver, with a compiler for it.
     pub fn new(mut driver: Box<dyn Driver>, compiler: Box<dyn Compiler>) -> Result<CudaDevice, RuntimeError> {
-        let (compute, copies, uploaded) = (driver.stream()?, driver.stream()?, driver.event()?);
+        let (compute, copies) = (driver.stream()?, driver.stream()?);
+        let (uploaded, taken) = (driver.event()?, driver.event()?);
         Ok(CudaDevice {
             driver: RefCell::new(driver),
             compiler,
             compute,
             copies,
             uploaded,
+            taken,
+            turn: 0,
             arena: None,
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -216,12 +227,49 @@ impl Device for CudaDevice {
     }
 
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
+        let report = self.start(program, &[], options)?;
+        self.finish(program)?;
+        Ok(report)
+    }
+
+    fn stage(&mut self, parts: &[(u64, &[u8])]) -> Result<(), RuntimeError> {
+        if self.turn > 0 {
+            let waits = self.driver.get_mut().wait(self.copies, self.taken);
+            self.checked(waits)?;
+        }
+        self.turn += 1;
+        for (offset, bytes) in parts.iter().filter(|p| !p.1.is_empty()) {
+            let (at, len) = (self.place(*offset, bytes.len() as u64)?, bytes.len() as u64);
+            let to = Write { at, len, tag: Tag(IN_SLOT | self.turn) };
+            let done = self.driver.get_mut().upload(bytes, to, self.copies, "an input");
+            self.checked(done)?;
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        program: LoadedProgram,
+        moves: &[Move],
+        options: RunOptions,
+    ) -> Result<RunReport, RuntimeError> {
         self.arena()?;
         self.await_copies()?;
         let at = program.0;
         if at >= self.programs.len() {
             return Err(RuntimeError::Internal("no such program".to_owned()));
         }
+        for m in moves.iter().filter(|m| m.len > 0) {
+            let (from, to, len) = (self.place(m.from, m.len)?, self.place(m.to, m.len)?, m.len);
+            let (from, to) = (
+                Read { at: from, len, tag: Some(Tag(IN_SLOT | self.turn)) },
+                Write { at: to, len, tag: EXTERNAL },
+            );
+            let copied = self.driver.get_mut().copy(from, to, self.compute, "an input out of the slot");
+            self.checked(copied)?;
+        }
+        let recorded = self.driver.get_mut().record(self.taken, self.compute);
+        self.checked(recorded)?;
         let mut report = RunReport::default();
         if options.measure || options.check_recompute {
             // Call by call, so that each can be looked at; the kernels and their order are those of the graph.
@@ -233,9 +281,12 @@ impl Device for CudaDevice {
             let launched = self.driver.get_mut().launch_graph(graph, self.compute);
             self.checked(launched)?;
         }
-        // Waits for the whole step: the outputs are read next.
-        self.refusal(at)?;
         Ok(report)
+    }
+
+    fn finish(&mut self, program: LoadedProgram) -> Result<(), RuntimeError> {
+        // Waits for the whole step: the outputs are read next.
+        self.refusal(program.0)
     }
 
     fn eager(&mut self, _: &mut EagerBody<'_>) -> Result<(), RuntimeError> {

@@ -37,6 +37,17 @@ pub struct RunReport {
     pub why_dynamic: Option<String>,
 }
 
+/// A copy within the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// First byte that is read.
+    pub from: u64,
+    /// First byte that is written.
+    pub to: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
 /// A kernel that an [`Eager`] device has prepared for one node's types.
 pub type Prepared = Arc<dyn Any + Send + Sync>;
 
@@ -131,6 +142,32 @@ pub trait Device: Send {
 
     /// Runs a prepared program from the first call to the last.
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError>;
+
+    /// Puts bytes at offsets of the input slot, where a device that works by itself does so while a step runs.
+    fn stage(&mut self, parts: &[(u64, &[u8])]) -> Result<(), RuntimeError> {
+        parts.iter().try_for_each(|(offset, bytes)| self.write(*offset, bytes))
+    }
+
+    /// As [`Device::run`], after copies out of the slot; may return before the end, for which [`Device::finish`] waits.
+    fn start(
+        &mut self,
+        program: LoadedProgram,
+        moves: &[Move],
+        options: RunOptions,
+    ) -> Result<RunReport, RuntimeError> {
+        for m in moves {
+            let mut bytes = vec![0; m.len as usize];
+            self.read(m.from, &mut bytes)?;
+            self.write(m.to, &bytes)?;
+        }
+        self.run(program, options)
+    }
+
+    /// Waits for a program that was started.
+    fn finish(&mut self, program: LoadedProgram) -> Result<(), RuntimeError> {
+        let _ = program;
+        Ok(())
+    }
 
     /// Runs calls one by one; programs that were loaded stay.
     fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError>;

@@ -69,6 +69,9 @@ pub enum RuntimeError {
         /// What is wrong.
         what: String,
     },
+    /// Inputs that were staged are no longer in the slot.
+    #[error("the staged inputs are gone: another step was staged or run since; stage them again")]
+    Staged,
     /// No state or output of that name.
     #[error("the plan has no {kind} {name:?}")]
     NoTensor {

@@ -53,6 +53,7 @@ pub struct Sim {
     calls: usize,
     waits: usize,
     uploads: usize,
+    copies: usize,
     broken: bool,
     /// Kernel launches done.
     launches: u64,
@@ -80,6 +81,7 @@ impl Sim {
             calls: 0,
             waits: 0,
             uploads: 0,
+            copies: 0,
             broken: false,
             launches: 0,
         }
@@ -292,6 +294,11 @@ impl Driver for Sim {
 
     fn copy(&mut self, from: Read, to: Write, stream: Stream, what: &str) -> Result<(), DriverError> {
         self.call("cuMemcpyDtoDAsync", what)?;
+        let n = self.copies;
+        self.copies += 1;
+        if self.faults.contains(&Fault::SkipCopy(n)) {
+            return Ok(());
+        }
         let step = || Step::Copy { from, to, what: what.to_owned() };
         if self.captured(stream, step) { Ok(()) } else { self.now(&step(), stream) }
     }

@@ -5,15 +5,15 @@
 use super::held;
 use crate::{
     Bundle,
-    models::{Full, Model, topology},
+    models::{Model, topology},
     part::{Clock, Part, write_aside},
     seeded::batch,
-    trial::{costs, figures, load, median, plans, step},
+    trial::{Data, Planned, costs, figures, load, median, plans, step},
 };
 use compiler::cost::{CostModel, key};
 use plan::{Device, Plan, Step};
 use rewrite::Level;
-use runtime::RunOptions;
+use runtime::{RunOptions, StepInputs};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fs, path::PathBuf, time::Instant};
 
@@ -55,8 +55,32 @@ fn one(
     // What is rewritten must not depend on what was measured: a budget would get another program.
     let (model, full) = topology(&bundle.folder, name, Level::Memory, estimated)?;
     let planned = plans(&model, Device::Cuda, &[share], costs, None)?.remove(0);
+    let data = batch(&planned.plan.programs[0], full.classes, full.ones, 1);
+    let (mut figures, medians) = measure(bundle, &model, &planned, &data, bandwidth, clock)?;
+    if share >= 1.0 {
+        let costs = CostModel { profile: estimated.profile.clone(), measured: medians };
+        let text = serde_json::to_string_pretty(&costs).map_err(|e| e.to_string())?;
+        write_aside(file, text.as_bytes())?;
+    }
+    figures["share"] = json!(share);
+    figures["costs"] = json!(if measured.is_some() { "measured" } else { "estimated" });
+    figures["rewrites"] = json!("memory");
+    figures["sizes"] = json!(full.dims);
+    figures["optimizer"] = json!("sgd");
+    Ok(figures)
+}
+
+/// Times a plan's steps; its figures, and nanoseconds of one execution by kind of node.
+pub fn measure(
+    bundle: &Bundle,
+    model: &Model,
+    planned: &Planned,
+    data: &Data,
+    bandwidth: Option<u64>,
+    clock: Clock,
+) -> Result<(Value, BTreeMap<String, u64>), String> {
     let (plan, c) = (&planned.plan, &planned.plan.programs[0].certificate);
-    let (mut times, calls, loss) = times(bundle, &model, &full, plan, clock)?;
+    let (mut times, calls, loss) = times(bundle, model, data, plan, clock)?;
     let program = &plan.programs[0];
     let mut of: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for ns in &calls {
@@ -69,19 +93,13 @@ fn one(
     }
     let medians: BTreeMap<String, u64> =
         of.into_iter().map(|(k, mut ns)| (k, median(&mut ns) as u64)).collect();
-    if share >= 1.0 {
-        let costs = CostModel { profile: estimated.profile.clone(), measured: medians.clone() };
-        let text = serde_json::to_string_pretty(&costs).map_err(|e| e.to_string())?;
-        write_aside(file, text.as_bytes())?;
-    }
-    let seconds = median(&mut times);
-    let predicted = c.time_ns as f64 / 1e9;
-    Ok(json!({"median_seconds": seconds, "least_seconds": times.first(), "predicted_seconds": predicted,
-        "predicted_over_measured": predicted / seconds.max(1e-12), "costs": if measured.is_some() { "measured" } else { "estimated" },
-        "share": share, "least_feasible_instead": planned.least, "arena_bytes": plan.arena, "keep_all_bytes": planned.keep_all,
-        "predicted_extra": c.time_ns as f64 / c.base_time_ns.max(1) as f64 - 1.0, "loss": loss, "rewrites": "memory",
-        "batch_sizes": full.dims, "optimizer": "sgd", "tf32": false, "inputs": "uploaded in every step",
-        "below_floor": below_floor(plan, &medians, bandwidth)}))
+    let (seconds, predicted) = (median(&mut times), c.time_ns as f64 / 1e9);
+    let figures = json!({"median_seconds": seconds, "least_seconds": times.first(), "predicted_seconds": predicted,
+        "predicted_over_measured": predicted / seconds.max(1e-12), "least_feasible_instead": planned.least,
+        "arena_bytes": plan.arena, "keep_all_bytes": planned.keep_all, "loss": loss, "tf32": false,
+        "predicted_extra": c.time_ns as f64 / c.base_time_ns.max(1) as f64 - 1.0,
+        "inputs": "uploaded in every step, while the one before runs", "below_floor": below_floor(plan, &medians, bandwidth)});
+    Ok((figures, medians))
 }
 
 /// Seconds of whole steps, nanoseconds of calls in two others, and the last loss.
@@ -89,16 +107,27 @@ fn one(
 fn times(
     bundle: &Bundle,
     model: &Model,
-    full: &Full,
+    data: &Data,
     plan: &Plan,
     clock: Clock,
 ) -> Result<(Vec<f64>, Vec<Vec<u64>>, f64), String> {
     let mut session = load(bundle, model, plan)?;
-    let data = batch(&plan.programs[0], full.classes, full.ones, 1);
+    let named: Vec<(&str, &[u8])> = data.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
+    let inputs = |step: usize| StepInputs {
+        data: &named,
+        learning_rate: 1e-3,
+        step: step as i64,
+        seed: 1,
+        ..StepInputs::default()
+    };
+    let text = |e: runtime::RuntimeError| e.to_string();
     let (mut times, mut loss) = (Vec::new(), 0.0);
+    let mut staged = session.stage(0, &inputs(1)).map_err(text)?;
     for n in 0..STEPS + 2 {
         let start = Instant::now();
-        loss = step(&mut session, &data, n as i64 + 1, 1e-3, RunOptions::default())?.0;
+        let mut running = session.start(staged, RunOptions::default()).map_err(text)?;
+        staged = running.stage(0, &inputs(n + 2)).map_err(text)?;
+        loss = running.finish().map_err(text)?.loss().ok_or("the step has no loss")?;
         if n >= 2 {
             times.push(start.elapsed().as_secs_f64());
         }
@@ -110,7 +139,7 @@ fn times(
     let measure = RunOptions { measure: true, ..RunOptions::default() };
     let mut calls = Vec::new();
     for n in 0..2 {
-        calls.push(step(&mut session, &data, (STEPS + 3 + n) as i64, 1e-3, measure)?.1);
+        calls.push(step(&mut session, data, (STEPS + 3 + n) as i64, 1e-3, measure)?.1);
     }
     Ok((times, calls, loss))
 }

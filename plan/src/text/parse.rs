@@ -51,6 +51,7 @@ pub fn parse(text: &str) -> Result<Plan, ParseError> {
         provenance: lines.field("provenance", |l| l.word("a text"))?,
         accumulate: lines.field("accumulate", |l| l.read("a number"))?,
         state_bytes: lines.field("state-bytes", bytes)?,
+        slot_bytes: lines.field("slot-bytes", bytes)?,
         state: Vec::new(),
         programs: Vec::new(),
     };

@@ -53,6 +53,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "provenance {}", quote(&plan.provenance))?;
     writeln!(out, "accumulate {}", plan.accumulate)?;
     writeln!(out, "state-bytes {}", plan.state_bytes)?;
+    writeln!(out, "slot-bytes {}", plan.slot_bytes)?;
     for e in &plan.state {
         let (name, kind) = (quote(&e.name), word(&KINDS, &e.kind));
         write!(out, "entry {name} {kind} {} @ {} init {}", e.ty, e.offset, InitText(&e.init))?;

@@ -124,6 +124,7 @@ pub fn plan(g: Graph, inputs: Vec<u64>, steps: Vec<Step>, live_peak: u64, arena:
         provenance: "by hand".to_owned(),
         state: state.collect(),
         state_bytes: 256,
+        slot_bytes: 0,
         accumulate: 1,
         programs: vec![Program {
             kind: ProgramKind::Train,
