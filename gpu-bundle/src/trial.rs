@@ -6,14 +6,13 @@ use compiler::{
     pipeline::{Budget, CompileError, Request, plan_budgets},
     planner::{Options, PlanError},
 };
-use cuda::profile::{DeviceFigures, Reached, target, targets};
+use cuda::profile::{DeviceFigures, Reached, of_device};
 use plan::{Device, Plan, Rates};
 use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs};
 
 /// Shipped figures of a device, by its name.
 pub fn figures(device: &Described) -> Option<DeviceFigures> {
-    let name = device.name.to_lowercase().replace([' ', '-'], "");
-    targets().find(|t| name.contains(t)).and_then(|t| target(t).ok())
+    of_device(&device.name)
 }
 
 /// Estimated costs: from shipped figures where there are some.

@@ -67,7 +67,7 @@ impl CudaDevice {
     /// The first real device, with the compiler that is found. The error says what is missing and how to get it.
     pub fn open() -> Result<CudaDevice, RuntimeError> {
         let (driver, compiler) = cuda::first_device().map_err(RuntimeError::Cuda)?;
-        CudaDevice::new(Box::new(driver), Box::new(compiler))
+        CudaDevice::new(driver, compiler)
     }
 
     /// A device on a driver, with a compiler for it.
@@ -181,6 +181,10 @@ impl Device for CudaDevice {
     /// What is free on the device was asked for when the arena was taken; see [`Device::allocate`].
     fn available(&self) -> Option<Available> {
         None
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.driver.borrow().device().name)
     }
 
     fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {

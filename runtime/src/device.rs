@@ -117,6 +117,11 @@ pub trait Device: Send {
     /// Memory that an arena could take now; `None` if the device does not say.
     fn available(&self) -> Option<Available>;
 
+    /// Its name, where it is not the processor.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
     /// Its memory, if it has one of its own.
     fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
         Ok(None)

@@ -147,6 +147,7 @@ pub fn plan_model(
     device: &DeviceArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
+    let budgets = &device.arena_budgets(budgets, &model.costs, global.quiet)?[..];
     let weights = &model.weights;
     let hash = |name: &str| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes());
     let open = model.open.as_ref().map(|o| o.request(&model.name, &model.costs.profile, &hash));

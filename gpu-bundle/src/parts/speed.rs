@@ -58,7 +58,7 @@ fn one(
     let data = batch(&planned.plan.programs[0], full.classes, full.ones, 1);
     let (mut figures, medians) = measure(bundle, &model, &planned, &data, bandwidth, clock)?;
     if share >= 1.0 {
-        let costs = CostModel { profile: estimated.profile.clone(), measured: medians };
+        let costs = CostModel { measured: medians, ..estimated.clone() };
         let text = serde_json::to_string_pretty(&costs).map_err(|e| e.to_string())?;
         write_aside(file, text.as_bytes())?;
     }
