@@ -10,7 +10,7 @@ use crate::{
 };
 use graph::Graph;
 use ops::Registry;
-use plan::{ALIGNMENT, Guard, Plan, Program, ProgramKind, plan_numerics, slot_bytes, validate};
+use plan::{ALIGNMENT, Device, Guard, Plan, Program, ProgramKind, plan_numerics, slot_bytes, validate};
 use std::cmp::Reverse;
 
 /// A graph of a plan.
@@ -64,7 +64,9 @@ pub fn plan(
     }
     let mut arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
     if let Some(open) = open {
-        let work = match pool {
+        // On CUDA only what is planned ahead runs; the dynamic program stands there for its recipe.
+        let least = (request.device == Device::Cuda).then_some(ALIGNMENT);
+        let work = match least.or(pool) {
             Some(n) => n.min(budget.saturating_sub(state_bytes)),
             None => budget.saturating_sub(state_bytes),
         } / ALIGNMENT
@@ -89,6 +91,6 @@ pub fn plan(
         programs,
     };
     plan.numerics = plan_numerics(&plan, &Registry);
-    validate(&plan, ops::cuda::registry(plan.device == plan::Device::Cuda))?;
+    validate(&plan, ops::cuda::registry(plan.device == Device::Cuda))?;
     Ok(Compiled { plan, budget, keep_all })
 }

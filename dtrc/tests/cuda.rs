@@ -2,9 +2,12 @@
 
 mod support;
 
+use graph::DType;
+use runtime::data::npz;
 use serde_json::Value;
 use std::{path::Path, process::Command};
 use support::{Outcome, command, dtrc, mlp_data, model};
+use tests::data;
 
 /// Runs a command on the simulated device; `None` after saying loudly that there is no C++ compiler.
 fn simulated(args: &[&str]) -> Option<Outcome> {
@@ -50,6 +53,61 @@ fn training_overlaps_uploads_and_gives_the_losses_of_the_cpu() {
         got.len() == 6 && got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 2e-5 * b.abs()),
         "{got:?} {expected:?}"
     );
+}
+
+/// A folder with a batch of each of these lengths, for the handed bert.
+fn batches(dir: &Path, lengths: &[u64]) -> String {
+    for (i, n) in lengths.iter().enumerate() {
+        let ints = |below: i64, count: u64| -> Vec<u8> {
+            (0..count as i64).flat_map(|k| ((k * 7 + i as i64) % below).to_le_bytes()).collect()
+        };
+        let (ids, target) = (ints(50, 4 * n), ints(2, 4));
+        let mask: Vec<u8> = (0..4 * n).flat_map(|_| 1i64.to_le_bytes()).collect();
+        let file = std::fs::File::create(dir.join(format!("b{i:03}.npz"))).unwrap();
+        let (ids, mask) = (
+            ("input_ids", DType::I64, &[4, *n][..], &ids[..]),
+            ("attention_mask", DType::I64, &[4, *n][..], &mask[..]),
+        );
+        npz::write(file, [ids, mask, ("target", DType::I64, &[4][..], &target[..])]).unwrap();
+    }
+    dir.display().to_string()
+}
+
+/// Programs for buckets and for several budgets, over one state in one arena; what was not planned is refused.
+#[test]
+fn batches_of_varying_length_run_in_buckets() {
+    let Some(root) = data("models") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let bert = root.join("small/bert.ts_dyn.onnx").display().to_string();
+    let folder = batches(dir.path(), &[5, 8, 12, 7, 5, 16]);
+    let base = ["--json", "train", &bert, "--loss", "cross-entropy", "--dim", "batch=4", "--dim", "seq=8,16"];
+    let more = ["--budget", "100%,70%", "--data", &folder];
+    let on_gpu = ["--device", "cuda", "--target", "h200"];
+    let args = [&base[..], &more].concat();
+    let Some(got) = simulated(&[&args[..], &on_gpu].concat()) else { return };
+    let (got, expected) = (got.ok(), dtrc(&args).ok());
+    let numbers = |o: &Outcome| -> Vec<f64> { o.losses().iter().map(|l| l.parse().unwrap()).collect() };
+    let (a, b) = (numbers(&got), numbers(&expected));
+    assert!(a.len() == 6 && a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 2e-5 * b.abs()), "{a:?} {b:?}");
+    let programs = |o: &Outcome| -> Vec<String> {
+        let name = |o: &Value| o["program"].as_str().map(|p| p.split(" in ").next().unwrap().to_owned());
+        o.objects().iter().filter_map(name).collect()
+    };
+    assert_eq!(programs(&got), programs(&expected));
+    assert_eq!(programs(&got)[..4], ["seq <= 8", "seq <= 8", "seq <= 16", "seq <= 8"]);
+    let far = dir.path().join("far");
+    std::fs::create_dir_all(&far).unwrap();
+    let far = batches(&far, &[8, 20]);
+    let args = [&base[..], &["--budget", "100%", "--data", &far], &on_gpu].concat();
+    let refused = simulated(&args).unwrap();
+    assert!(
+        refused.code != 0 && refused.stderr.contains("seq=20 is beyond the last bucket"),
+        "{}",
+        refused.stderr
+    );
+    assert!(refused.stderr.contains("on CUDA only what was planned ahead runs"), "{}", refused.stderr);
+    let open = ["compile", &bert, "--loss", "cross-entropy", "--budget", "64M", "--dim", "batch=4"];
+    dtrc(&[&open[..], &on_gpu].concat()).fails(64, &["do not run on CUDA yet", "buckets"]);
 }
 
 #[test]

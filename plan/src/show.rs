@@ -1,6 +1,6 @@
 //! The text form for people: verdict first, one step a line, live bytes at the end of each line.
 
-use crate::{Place, Plan, Program, Replay, Step};
+use crate::{Device, Place, Plan, Program, Replay, Step};
 use graph::{Graph, NodeId, ValueId, quote_name};
 use std::fmt::Write;
 
@@ -57,6 +57,9 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
             size(c.arena),
             state(plan)
         )?;
+        if plan.device == Device::Cuda {
+            return writeln!(out, "  no region: what is beyond the programs above is refused on this device");
+        }
         writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
         writeln!(out, "    why: {}", d.reason)?;
         let (work, at) = (size(d.work), d.pool);

@@ -236,6 +236,15 @@ impl Device for CudaDevice {
         Ok(report)
     }
 
+    fn unload(&mut self, program: LoadedProgram) {
+        let old = self.programs.get_mut(program.0).map(std::mem::take);
+        if let Some(graph) = old.and_then(|p| p.graph) {
+            let dropped = self.driver.get_mut().drop_graph(graph);
+            // What is wrong with the context the next call says, too.
+            let _ = self.checked(dropped);
+        }
+    }
+
     fn stage(&mut self, parts: &[(u64, &[u8])]) -> Result<(), RuntimeError> {
         if self.turn > 0 {
             let waits = self.driver.get_mut().wait(self.copies, self.taken);

@@ -253,6 +253,10 @@ impl Session {
                 result.report.program = i;
                 Ok(result)
             }
+            Chosen::Dynamic(_, _, why) if device.kind() == plan::Device::Cuda => {
+                let why = why.unwrap_or_else(|| "what this program is, only the step tells".to_owned());
+                Err(RuntimeError::NotPlanned { why })
+            }
             Chosen::Dynamic(i, d, why) => {
                 *touched = (*touched).max(d.end().min(*budget));
                 let mut result = d.run(device, inputs, options, *budget)?;
