@@ -53,12 +53,15 @@ pub struct CostModel {
     /// Measured nanoseconds by [`key`].
     #[serde(default)]
     pub measured: BTreeMap<String, u64>,
+    /// Bytes that the device's context, modules and graphs take beside the arena, where the device has memory of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_bytes: Option<u64>,
 }
 
 impl CostModel {
     /// Estimates only.
     pub fn estimated(profile: DeviceProfile) -> CostModel {
-        CostModel { profile, measured: BTreeMap::new() }
+        CostModel { profile, measured: BTreeMap::new(), context_bytes: None }
     }
 
     /// Predicted nanoseconds of one execution; at least 1. A node whose outputs are all views costs 1.

@@ -164,6 +164,7 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
         provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
         state,
         state_bytes,
+        slot_bytes: 0,
         accumulate,
         programs,
     };

@@ -129,6 +129,7 @@ pub fn program(
             node: id,
             implementation: s.implementation as u8,
             queue: 0,
+            time_ns: problem.nodes[s.node as usize].implementations[s.implementation as usize].time,
             outputs,
             workspace: workspace_at.get(&i).copied(),
             drops: ends[i].clone(),

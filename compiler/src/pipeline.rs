@@ -13,7 +13,7 @@ use crate::{
 };
 use graph::{Graph, ValueId, VerifyError, verify};
 use ops::Registry;
-use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, validate};
+use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, slot_bytes, validate};
 use rewrite::{Costs, Level, Report, RewriteError, Rewritten, Stage, rewrite};
 use trace::TraceError;
 
@@ -229,7 +229,9 @@ pub fn plan_budgets(
     request: &Request<'_>,
 ) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
     let all: Vec<&Graph> = graphs.iter().map(|(_, g)| g).collect();
-    let (state, state_bytes) = emit::state_section(&all, request.weight_hash)?;
+    let (state, own_bytes) = emit::state_section(&all, request.weight_hash)?;
+    let slot_bytes = slot_bytes(request.device, all);
+    let state_bytes = own_bytes.saturating_add(slot_bytes);
     let hash =
         numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
     let mut out = Vec::new();
@@ -251,6 +253,7 @@ pub fn plan_budgets(
             provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
             state: state.clone(),
             state_bytes,
+            slot_bytes,
             accumulate: request.accumulate,
             programs,
         };

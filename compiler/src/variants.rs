@@ -10,7 +10,7 @@ use crate::{
 };
 use graph::Graph;
 use ops::Registry;
-use plan::{ALIGNMENT, Guard, Plan, Program, ProgramKind, plan_numerics, validate};
+use plan::{ALIGNMENT, Device, Guard, Plan, Program, ProgramKind, plan_numerics, slot_bytes, validate};
 use std::cmp::Reverse;
 
 /// A graph of a plan.
@@ -40,7 +40,9 @@ pub fn plan(
     let templates = open.map(dynamic::templates).unwrap_or_default();
     let graphs: Vec<&Graph> =
         parts.iter().map(|p| &p.graph).chain(templates.iter().map(|t| &t.graph)).collect();
-    let (state, state_bytes) = emit::state_section(&graphs, request.weight_hash)?;
+    let (state, own_bytes) = emit::state_section(&graphs, request.weight_hash)?;
+    let slot_bytes = slot_bytes(request.device, graphs);
+    let state_bytes = own_bytes.saturating_add(slot_bytes);
     let guards: Vec<Guard> = parts.iter().map(|p| p.guard.clone()).collect();
     let graphs: Vec<(ProgramKind, Graph)> = parts.into_iter().map(|p| (p.kind, p.graph)).collect();
     let mut found: Vec<Within> =
@@ -62,7 +64,9 @@ pub fn plan(
     }
     let mut arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
     if let Some(open) = open {
-        let work = match pool {
+        // On CUDA only what is planned ahead runs; the dynamic program stands there for its recipe.
+        let least = (request.device == Device::Cuda).then_some(ALIGNMENT);
+        let work = match least.or(pool) {
             Some(n) => n.min(budget.saturating_sub(state_bytes)),
             None => budget.saturating_sub(state_bytes),
         } / ALIGNMENT
@@ -82,10 +86,11 @@ pub fn plan(
         provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
         state,
         state_bytes,
+        slot_bytes,
         accumulate: request.accumulate,
         programs,
     };
     plan.numerics = plan_numerics(&plan, &Registry);
-    validate(&plan, ops::cuda::registry(plan.device == plan::Device::Cuda))?;
+    validate(&plan, ops::cuda::registry(plan.device == Device::Cuda))?;
     Ok(Compiled { plan, budget, keep_all })
 }

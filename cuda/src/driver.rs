@@ -149,6 +149,8 @@ pub trait Driver: Send {
     fn begin_capture(&mut self, stream: Stream) -> Result<(), DriverError>;
     /// Ends it, instantiates what was recorded and uploads it.
     fn end_capture(&mut self, stream: Stream) -> Result<GraphExec, DriverError>;
+    /// Gives a graph back, once the work of its streams was waited for; it is not launched again.
+    fn drop_graph(&mut self, graph: GraphExec) -> Result<(), DriverError>;
     /// Runs a graph after the work of the stream so far.
     fn launch_graph(&mut self, graph: GraphExec, stream: Stream) -> Result<(), DriverError>;
 }

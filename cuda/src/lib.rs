@@ -6,7 +6,9 @@
 
 mod args;
 mod cache;
+pub mod compare;
 mod driver;
+mod first;
 pub mod nvrtc;
 pub mod profile;
 pub mod real;
@@ -22,6 +24,7 @@ pub use driver::{
     Access, DeviceInfo, Driver, DriverError, Event, Function, GraphExec, Memory, Module, Read, Stream, Tag,
     Write,
 };
+pub use first::{SIMULATE, first_device};
 pub use single::evaluate;
 pub use status::Status;
 pub use unit::{CompileError, Compiler, Image, Unit};

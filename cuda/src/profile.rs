@@ -24,8 +24,41 @@ pub struct DeviceFigures {
     pub float16: u64,
     /// float64.
     pub float64: u64,
+    /// Bytes that the context, modules and graphs take beside the arena, roughly: no data sheet says, and drivers differ.
+    pub context: u64,
     /// Nanoseconds between the starts of two small kernels of a graph.
     pub launch_nanos: u64,
+}
+
+/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, and memory. Planning depends on ratios of times,
+/// not on their size.
+const PRODUCT_PERMILLE: f64 = 600.0;
+const MEMORY_PERMILLE: f64 = 800.0;
+
+/// Rates that kernels of ours reach on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reached {
+    /// Floating-point operations a second in matrix products and convolutions.
+    pub product_flops_per_s: f64,
+    /// Floating-point operations a second elsewhere.
+    pub other_flops_per_s: f64,
+    /// Bytes a second to and from memory.
+    pub bytes_per_s: f64,
+    /// Nanoseconds that any execution costs.
+    pub launch_ns: f64,
+}
+
+impl DeviceFigures {
+    /// What is reached of them, in float32.
+    pub fn reached(&self) -> Reached {
+        let products = self.float32 as f64 * PRODUCT_PERMILLE / 1000.0;
+        Reached {
+            product_flops_per_s: products,
+            other_flops_per_s: products / 2.0,
+            bytes_per_s: self.bandwidth as f64 * MEMORY_PERMILLE / 1000.0,
+            launch_ns: self.launch_nanos as f64,
+        }
+    }
 }
 
 /// The files in `cuda/profiles`, by the names that `--target` takes.
@@ -53,6 +86,12 @@ pub fn target(name: &str) -> Result<DeviceFigures, String> {
     serde_json::from_str(text).map_err(|e| format!("profiles/{name}.json: {e}"))
 }
 
+/// Shipped figures of a device that calls itself so.
+pub fn of_device(name: &str) -> Option<DeviceFigures> {
+    let name = name.to_lowercase().replace([' ', '-'], "");
+    targets().find(|t| name.contains(t)).and_then(|t| target(t).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,9 +100,12 @@ mod tests {
     fn all_shipped_figures_are_read_and_plausible() {
         for name in targets() {
             let f = target(name).unwrap();
-            assert!(f.schema == 1 && f.memory > 10_000_000_000 && f.bandwidth > 100_000_000_000, "{name}");
+            assert!(f.schema == 2 && f.memory > 10_000_000_000 && f.bandwidth > 100_000_000_000, "{name}");
             assert!(f.float32 >= f.float64 && f.float16 >= f.float32, "{name}");
         }
+        assert_eq!(of_device("NVIDIA H200").unwrap(), target("h200").unwrap());
+        assert_eq!(of_device("NVIDIA GeForce RTX 4090").unwrap(), target("rtx4090").unwrap());
+        assert_eq!(of_device("simulated device"), None);
         assert!(target("abacus").unwrap_err().contains("h200"));
     }
 }

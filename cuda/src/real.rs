@@ -25,7 +25,8 @@ pub struct Real {
     events: Vec<sys::CUevent>,
     modules: Vec<sys::CUmodule>,
     functions: Vec<(sys::CUfunction, String)>,
-    graphs: Vec<sys::CUgraphExec>,
+    /// `None` once given back.
+    graphs: Vec<Option<sys::CUgraphExec>>,
 }
 
 // SAFETY: handles of the driver may be used from any thread that has made the context current; every call here does so first, and a session
@@ -275,17 +276,27 @@ impl Driver for Real {
             let exec = result::graph::instantiate(graph, NO_FLAGS).map_err(of("cuGraphInstantiate", ""));
             result::graph::destroy(graph).map_err(of("cuGraphDestroy", ""))?;
             let exec = exec?;
-            self.graphs.push(exec);
+            self.graphs.push(Some(exec));
             result::graph::upload(exec, stream).map_err(of("cuGraphUpload", ""))?;
         }
         Ok(GraphExec(self.graphs.len() - 1))
     }
 
+    fn drop_graph(&mut self, graph: GraphExec) -> Result<(), DriverError> {
+        self.current()?;
+        match self.graphs[graph.0].take() {
+            // SAFETY: made by `end_capture`, destroyed once; the session has waited for its work.
+            Some(g) => unsafe { result::graph::exec_destroy(g) }.map_err(of("cuGraphExecDestroy", "")),
+            None => Ok(()),
+        }
+    }
+
     fn launch_graph(&mut self, graph: GraphExec, stream: Stream) -> Result<(), DriverError> {
         self.current()?;
+        let gone = || DriverError::new("cuGraphLaunch", "", "the graph was given back");
+        let exec = self.graphs[graph.0].ok_or_else(gone)?;
         // SAFETY: both are alive until this is dropped.
-        unsafe { result::graph::launch(self.graphs[graph.0], self.streams[stream.0]) }
-            .map_err(of("cuGraphLaunch", ""))
+        unsafe { result::graph::launch(exec, self.streams[stream.0]) }.map_err(of("cuGraphLaunch", ""))
     }
 }
 
@@ -297,7 +308,7 @@ impl Drop for Real {
         }
         // SAFETY: everything was made in this context and is destroyed once; streams were waited for, or their context is broken.
         unsafe {
-            for g in self.graphs.drain(..) {
+            for g in self.graphs.drain(..).flatten() {
                 let _ = result::graph::exec_destroy(g);
             }
             for s in self.streams.drain(..) {

@@ -143,7 +143,7 @@ fn our_kernels_without_a_barrier_are_refused() {
         let given = Given::new(op, attrs, inputs).unwrap();
         for nth in barriers {
             let mut compiler = Without { inner: HostCompiler::new(&folder), of, nth: *nth, found: false };
-            let done = given.on_shim(&mut Sim::new(1 << 30), &mut compiler, op);
+            let done = given.on_cuda(&mut Sim::new(1 << 30), &mut compiler, op, &[]);
             assert!(compiler.found, "{of} has no barrier {nth}");
             let e = done.map(|_| "it runs").map_err(|e| e.contains("shared element"));
             assert_eq!(e, Err(true), "{of} without barrier {nth}");

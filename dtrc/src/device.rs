@@ -1,9 +1,13 @@
 //! Which device a plan is for: `--device`, `--target`.
 
-use crate::{error::CliError, progress::note};
+use crate::{error::CliError, progress::note, units};
 use clap::ValueEnum;
-use compiler::cost::{CostModel, DeviceProfile};
-use cuda::profile::{DeviceFigures, target};
+use compiler::{
+    cost::{CostModel, DeviceProfile},
+    pipeline::Budget,
+};
+use cuda::profile::{DeviceFigures, Reached, of_device, target};
+use plan::Rates;
 
 /// Kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -22,24 +26,19 @@ pub struct DeviceArgs {
     #[arg(long, value_enum, default_value_t)]
     pub device: Kind,
 
-    /// With --device cuda: the GPU whose shipped figures give the times of nodes (h200, h100, a100, l4, rtx4090, t4).
-    #[arg(long, value_name = "GPU", required_if_eq("device", "cuda"))]
+    /// With --device cuda: the GPU whose shipped figures give the times of nodes (h200, h100, a100, l4, rtx4090, t4); not needed with
+    /// --costs measured on the device.
+    #[arg(long, value_name = "GPU")]
     pub target: Option<String>,
+
+    /// With --device cuda: the context, modules and graphs come out of --budget, too; by what profile measured, or a rough figure.
+    #[arg(long)]
+    pub budget_includes_context: bool,
 }
 
-/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, and memory. Planning depends on ratios of times,
-/// not on their size.
-const PRODUCT_PERMILLE: f64 = 600.0;
-const MEMORY_PERMILLE: f64 = 800.0;
-
 fn rates(f: &DeviceFigures) -> DeviceProfile {
-    DeviceProfile {
-        name: f.name.clone(),
-        product_flops_per_s: f.float32 as f64 * PRODUCT_PERMILLE / 1000.0,
-        other_flops_per_s: f.float32 as f64 * PRODUCT_PERMILLE / 2000.0,
-        bytes_per_s: f.bandwidth as f64 * MEMORY_PERMILLE / 1000.0,
-        launch_ns: f.launch_nanos as f64,
-    }
+    let Reached { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } = f.reached();
+    DeviceProfile { name: f.name.clone(), product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns }
 }
 
 impl DeviceArgs {
@@ -53,17 +52,75 @@ impl DeviceArgs {
 
     /// Costs for the device: those of a file if one is given, else shipped figures, and that is said.
     pub fn costs(&self, given: bool, of_file_or_cpu: CostModel, quiet: bool) -> Result<CostModel, CliError> {
-        let (Kind::Cuda, Some(name)) = (self.device, &self.target) else {
-            if self.target.is_some() {
-                return Err(CliError::usage("--target is the GPU of --device cuda"));
-            }
-            return Ok(of_file_or_cpu);
-        };
-        let figures = target(name).map_err(|e| CliError::usage(format!("--target: {e}")))?;
-        if given {
-            return Ok(of_file_or_cpu);
+        if self.device == Kind::Cpu {
+            let flag = [
+                ("--target is the GPU", self.target.is_some()),
+                ("--budget-includes-context is", self.budget_includes_context),
+            ];
+            return match flag.into_iter().find(|f| f.1) {
+                Some((what, _)) => Err(CliError::usage(format!("{what} of --device cuda"))),
+                None => Ok(of_file_or_cpu),
+            };
         }
+        let figures = self.target.as_deref().map(target).transpose();
+        let figures = figures.map_err(|e| CliError::usage(format!("--target: {e}")))?;
+        if given {
+            if of_file_or_cpu.profile.name == DeviceProfile::cpu().name {
+                return Err(CliError::usage(
+                    "--costs: measured on the CPU; measure with dtrc profile --device cuda",
+                ));
+            }
+            let context_bytes = of_file_or_cpu.context_bytes.or(figures.map(|f| f.context));
+            return Ok(CostModel { context_bytes, ..of_file_or_cpu });
+        }
+        let Some(figures) = figures else {
+            let what = "--device cuda needs --target GPU, whose shipped figures give the times of nodes, or --costs from dtrc profile --device cuda";
+            return Err(CliError::usage(what));
+        };
         note(quiet, format!("costs estimated, from shipped figures of {}", figures.name));
-        Ok(CostModel::estimated(rates(&figures)))
+        Ok(CostModel { context_bytes: Some(figures.context), ..CostModel::estimated(rates(&figures)) })
     }
+
+    /// Budgets of the arena: what is given, without the context where it is to be included. Shares are of the arena's keep-all.
+    pub fn arena_budgets(
+        &self,
+        budgets: &[Budget],
+        costs: &CostModel,
+        quiet: bool,
+    ) -> Result<Vec<Budget>, CliError> {
+        if !self.budget_includes_context {
+            return Ok(budgets.to_vec());
+        }
+        let Some(context) = costs.context_bytes else {
+            let what = "--budget-includes-context: nothing says what the context takes: give --target, or --costs from dtrc profile --device cuda";
+            return Err(CliError::usage(what));
+        };
+        let one = |b: &Budget| match b {
+            Budget::Bytes(n) if *n <= context => Err(CliError::usage(format!(
+                "a budget of {n} bytes is too small: context, modules and graphs take {context}"
+            ))),
+            Budget::Bytes(n) => Ok(Budget::Bytes(n - context)),
+            share @ Budget::OfKeepAll(_) => Ok(*share),
+        };
+        let how = if costs.measured.is_empty() { "roughly" } else { "measured" };
+        note(
+            quiet,
+            format!("context, modules and graphs take {} of the budget ({how})", units::bytes(context)),
+        );
+        budgets.iter().map(one).collect()
+    }
+}
+
+/// A costs file's head for a device that was opened: shipped figures under its own name, or those of a current GPU.
+pub fn opened(name: &str) -> DeviceProfile {
+    let Rates { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } =
+        Rates::of(plan::Device::Cuda);
+    let unknown = DeviceProfile {
+        name: name.to_owned(),
+        product_flops_per_s,
+        other_flops_per_s,
+        bytes_per_s,
+        launch_ns,
+    };
+    of_device(name).map_or(unknown, |f| DeviceProfile { name: name.to_owned(), ..rates(&f) })
 }

@@ -158,7 +158,9 @@ impl From<RuntimeError> for CliError {
         let (kind, code) = match &e {
             RuntimeError::Wire(_) | RuntimeError::Invalid(_) => ("plan", BAD_INPUT),
             RuntimeError::Weight { .. } => ("weights", BAD_INPUT),
-            RuntimeError::Input { .. } | RuntimeError::Kernel { .. } => ("data", BAD_INPUT),
+            RuntimeError::Input { .. } | RuntimeError::Kernel { .. } | RuntimeError::NotPlanned { .. } => {
+                ("data", BAD_INPUT)
+            }
             RuntimeError::Trace(_) => ("model", BAD_INPUT),
             RuntimeError::PoolFull(_) => ("out-of-memory", OUT_OF_MEMORY),
             RuntimeError::NotEnoughMemory { .. }

@@ -9,10 +9,20 @@ use compiler::{
     variants,
 };
 use graph::Graph;
-use plan::{Plan, Program, ProgramKind};
+use plan::{Device, Plan, Program, ProgramKind};
 
-/// Plans a model at each of the budgets, a plan each; without buckets in one search: a larger budget never gives a slower plan.
+/// Plans a model for the CPU at each of the budgets, a plan each; without buckets in one search: a larger budget never gives a slower plan.
 pub fn plan_at(
+    model: &Model,
+    budgets: &[Budget],
+    planner: &Options,
+) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
+    plan_on(Device::Cpu, model, budgets, planner)
+}
+
+/// As [`plan_at`], for any device.
+pub fn plan_on(
+    device: Device,
     model: &Model,
     budgets: &[Budget],
     planner: &Options,
@@ -21,7 +31,7 @@ pub fn plan_at(
     let request = Request {
         model: &model.name,
         accumulate: model.accumulate,
-        device: plan::Device::Cpu,
+        device,
         weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
         costs: &model.costs,
         planner,

@@ -186,7 +186,16 @@ impl SessionArgs {
             );
         }
         let options = LoadOptions { other_weights: self.weights.is_some(), follow_memory };
-        Ok(Session::load(ready.plan.clone(), device, &mut ModelWeights(&ready.weights), options)?)
+        let mut session =
+            Session::load(ready.plan.clone(), device, &mut ModelWeights(&ready.weights), options)?;
+        if let Some(m) = session.device_memory()? {
+            let [arena, beside, others] =
+                [m.arena, m.beside_arena(), m.total.saturating_sub(m.before)].map(units::bytes);
+            let what =
+                format!("arena {arena}, modules and graphs {beside}, context and other processes {others}");
+            note(global.quiet, format!("device memory: {what}"));
+        }
+        Ok(session)
     }
 }
 

@@ -35,12 +35,6 @@ fn run_gives_outputs_and_state() {
 }
 
 #[test]
-fn profile_on_cuda_says_what_to_do_instead() {
-    let o = dtrc(&["profile", "model.onnx", "--device", "cuda"]);
-    o.fails(64, &["not measured yet", "--device cuda --target GPU"]);
-}
-
-#[test]
 fn profile_writes_what_compile_takes() {
     let dir = tempfile::tempdir().unwrap();
     let costs = dir.path().join("c.json").display().to_string();
@@ -149,6 +143,37 @@ fn explain_tells_lives() {
     assert!(dtrc(&["explain", &plan]).ok().stdout.contains("the peak is at step"));
     dtrc(&["explain", &plan, "--tensor", "no such"]).fails(64, &["no tensor"]);
     dtrc(&["explain", &plan, "--program", "7"]).fails(64, &["programs"]);
+}
+
+/// The times that explain tells are those that the plan was made with, and add up: on another device, and with measured costs.
+#[test]
+fn explain_tells_the_times_of_the_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |n: &str| dir.path().join(n).display().to_string();
+    let (plan, costs) = (file("p.dtrc"), file("c.json"));
+    let slow_memory = r#"{"profile":{"name":"slow memory","product_flops_per_s":1e15,"other_flops_per_s":1e15,"bytes_per_s":1e6,"launch_ns":1},
+        "measured":{}}"#;
+    std::fs::write(&costs, slow_memory).unwrap();
+    let mut shares = Vec::new();
+    for how in [vec![], vec!["--device", "cuda", "--target", "h200"], vec!["--costs", &costs]] {
+        let compile = ["compile", &model("transformer_tiny"), "--budget", "50%", "-o", &plan];
+        dtrc(&[&compile[..], &LIMIT, &how].concat()).ok();
+        let all = dtrc(&["--json", "explain", &plan]).ok().objects().pop().unwrap();
+        let again = all["recomputed"].as_array().unwrap();
+        let sum: f64 = again.iter().map(|r| r["time_fraction"].as_f64().unwrap()).sum();
+        let total = all["extra_time_fraction"].as_f64().unwrap();
+        assert!(total > 0.0 && (sum - total).abs() < 1e-9, "{how:?}: {sum} {total}");
+        shares.push(total);
+    }
+    assert!(shares[0] != shares[1] && shares[1] != shares[2], "{shares:?}");
+    // Given costs take the place of the plan's, and add up, too.
+    dtrc(&[&["compile", &model("transformer_tiny"), "--budget", "50%", "-o", &plan][..], &LIMIT].concat())
+        .ok();
+    let other = dtrc(&["--json", "explain", &plan, "--costs", &costs]).ok().objects().pop().unwrap();
+    let again = other["recomputed"].as_array().unwrap();
+    let sum: f64 = again.iter().map(|r| r["time_fraction"].as_f64().unwrap()).sum();
+    let total = other["extra_time_fraction"].as_f64().unwrap();
+    assert!((sum - total).abs() < 1e-9 && total != shares[0], "{sum} {total} {}", shares[0]);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn program(a: (&Plan, &Program, &Replay), b: (&Plan, &Program, &Replay)) -> Prog
     let numbers = vec![
         ("budget bytes", Some(a.0.budget), Some(b.0.budget)),
         ("state bytes", Some(a.0.state_bytes), Some(b.0.state_bytes)),
+        ("input slot bytes", Some(a.0.slot_bytes), Some(b.0.slot_bytes)),
         ("arena bytes", Some(ca.arena), Some(cb.arena)),
         ("live peak bytes", Some(ca.live_peak), Some(cb.live_peak)),
         ("keep-all bytes", Some(ca.keep_all), Some(cb.keep_all)),

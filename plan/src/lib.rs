@@ -8,6 +8,7 @@ mod choice;
 mod diff;
 mod numerics;
 mod show;
+mod slot;
 pub mod text;
 mod types;
 mod validate;
@@ -16,6 +17,7 @@ mod wire;
 pub use diff::{Diff, ProgramDiff, diff};
 pub use numerics::{hex, numerics, plan_numerics, training_numerics};
 pub use show::{show, size};
+pub use slot::{slot_bytes, slot_need};
 pub use types::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Place, Plan, Program, ProgramKind, Rates, Run,
     StateEntry, Step, align,

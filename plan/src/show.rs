@@ -1,6 +1,6 @@
 //! The text form for people: verdict first, one step a line, live bytes at the end of each line.
 
-use crate::{Place, Plan, Program, Replay, Step};
+use crate::{Device, Place, Plan, Program, Replay, Step};
 use graph::{Graph, NodeId, ValueId, quote_name};
 use std::fmt::Write;
 
@@ -32,6 +32,14 @@ pub fn size(bytes: u64) -> String {
     format!("{x:.2} TiB")
 }
 
+/// Bytes of the state, and of the input slot where there is one.
+fn state(plan: &Plan) -> String {
+    match plan.slot_bytes {
+        0 => size(plan.state_bytes),
+        slot => format!("{}   input slot {}", size(plan.state_bytes.saturating_sub(slot)), size(slot)),
+    }
+}
+
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 * 100.0 }
 }
@@ -47,8 +55,11 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
             out,
             "  arena {}   state {}   keep-all: known only at run time",
             size(c.arena),
-            size(plan.state_bytes)
+            state(plan)
         )?;
+        if plan.device == Device::Cuda {
+            return writeln!(out, "  no region: what is beyond the programs above is refused on this device");
+        }
         writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
         writeln!(out, "    why: {}", d.reason)?;
         let (work, at) = (size(d.work), d.pool);
@@ -63,7 +74,7 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
         size(c.live_peak),
         size(c.arena),
         size(c.keep_all),
-        size(plan.state_bytes)
+        state(plan)
     )?;
     let bound = match c.lower_bound_ns {
         Some(b) => format!("+{:.1} %", share(b, c.base_time_ns)),

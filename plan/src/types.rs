@@ -49,8 +49,10 @@ pub struct Plan {
     pub provenance: String,
     /// State at fixed offsets at the arena's low end, the same for all programs, in order of offset.
     pub state: Vec<StateEntry>,
-    /// Bytes of the state section, aligned.
+    /// Bytes of the state section with the input slot at its end, aligned.
     pub state_bytes: u64,
+    /// Bytes of the input slot: where the next step's inputs are put while a step runs. 0 on devices that are given inputs between steps.
+    pub slot_bytes: u64,
     /// Parts of a training step whose gradients are added; 1 unless gradients are accumulated.
     pub accumulate: u32,
     /// The programs. Of one kind there may be several: of those whose guards hold and whose arenas fit the first one runs.
@@ -242,6 +244,8 @@ pub struct Run {
     pub implementation: u8,
     /// Queue it runs on; 0 on the CPU.
     pub queue: u8,
+    /// Predicted nanoseconds, by the costs that the plan was made with.
+    pub time_ns: u64,
     /// Where each output lies.
     pub outputs: Vec<Place>,
     /// Offset of the workspace; `None` if the implementation needs none.
@@ -288,7 +292,7 @@ pub struct Certificate {
     pub keep_all: u64,
     /// Peak in file order without overwriting.
     pub naive_peak: u64,
-    /// Predicted time of the step, nanoseconds.
+    /// Predicted time of the step, nanoseconds: the sum of its executions'.
     pub time_ns: u64,
     /// Predicted time without recomputation, nanoseconds.
     pub base_time_ns: u64,

@@ -151,16 +151,16 @@ fn other_structure(a: &Graph, b: &Graph) -> Option<String> {
 
 /// The state section: entries in order, without overlap, each of them the state of a program.
 fn state_section(plan: &Plan) -> Result<(), String> {
+    let Some(top) = plan.state_bytes.checked_sub(plan.slot_bytes).filter(|t| t.is_multiple_of(ALIGNMENT))
+    else {
+        return Err("the input slot is larger than the state section, or not aligned".to_owned());
+    };
     let mut end = 0u64;
     let mut kinds: BTreeMap<&str, Option<StateKind>> = BTreeMap::new();
     for s in &plan.state {
         let stop = s.ty.bytes().and_then(|b| s.offset.checked_add(align(b)));
         match stop {
-            Some(stop)
-                if s.offset >= end && s.offset.is_multiple_of(ALIGNMENT) && stop <= plan.state_bytes =>
-            {
-                end = stop
-            }
+            Some(stop) if s.offset >= end && s.offset.is_multiple_of(ALIGNMENT) && stop <= top => end = stop,
             _ => {
                 return Err(format!(
                     "state {:?} overlaps another or lies outside of the state section",
@@ -314,6 +314,9 @@ impl<'a> Walk<'a> {
         if let Some(v) = g.values.iter().find(|v| !is_bounded(&v.ty)) {
             return Err(w.error(format!("the size of {:?}, {}, is unknown or too large", v.name, v.ty)));
         }
+        if plan.slot_bytes > 0 && plan.slot_offsets(g).is_none() {
+            return Err(w.error(format!("its inputs do not fit the slot of {} bytes", plan.slot_bytes)));
+        }
         for n in 0..g.nodes.len() {
             let id = graph::NodeId(n as u32);
             w.at = format!("program {index} ({}), node {:?}", program.kind, g.node(id).name);
@@ -463,6 +466,17 @@ impl<'a> Walk<'a> {
                 "the certificate says live peak {} and arena {}, the replay {found}",
                 c.live_peak, c.arena
             )));
+        }
+        let times = self.program.steps.iter().filter_map(|s| match s {
+            Step::Run(r) => Some(r.time_ns),
+            _ => None,
+        });
+        let time = times.fold(0u64, u64::saturating_add);
+        if c.time_ns != time {
+            let said = c.time_ns;
+            return Err(
+                self.error(format!("the certificate says {said} ns, the executions take {time} together"))
+            );
         }
         Ok(self.replay)
     }

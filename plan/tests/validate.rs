@@ -40,6 +40,7 @@ fn right_plans_are_accepted() {
 #[test]
 fn steps_are_checked() {
     refused(edited(keep_all(), |p| step(p, 0).queue = 1), "only queue 0");
+    refused(edited(keep_all(), |p| step(p, 0).time_ns += 1), "7500 ns, the executions take 7501");
     refused(edited(keep_all(), |p| step(p, 0).implementation = 1), "no such implementation");
     refused(edited(keep_all(), |p| step(p, 0).node = NodeId(9)), "does not exist");
     refused(edited(keep_all(), |p| step(p, 1).workspace = None), "the workspace is not");
@@ -101,6 +102,7 @@ fn nothing_refuses_its_data_after_a_commit() {
         let c = &mut p.programs[0].certificate;
         c.arena = 0x1300;
         c.live_peak = 2048;
+        c.time_ns += 2 * 1500;
         hashed(p)
     };
     refused(looking(false), "may refuse its data, but runs after a commit");

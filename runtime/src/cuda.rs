@@ -1,7 +1,8 @@
 //! CUDA: one allocation, and each program as a graph that is captured once.
 //!
 //! Above the driver's calls ([`cuda::Driver`]) there is one path: a real device and the simulated one run this file. Inputs go to the
-//! device on a stream of their own, for which the graph waits by an event. Kernels leave what they refuse in a status behind the arena;
+//! plan's input slot on a stream of their own, while the step before may still run; a step waits for them by an event, copies them to its
+//! own places, and tells by another event that the slot is free. Kernels leave what they refuse in a status behind the arena;
 //! commits read it on the device, so that a step that failed changes nothing, and the host reads it after the step.
 
 mod program;
@@ -9,29 +10,16 @@ mod program;
 use crate::{
     RuntimeError,
     available::Available,
-    device::{Device, EagerBody, LoadedProgram, RunOptions, RunReport},
+    device::{Device, DeviceMemory, EagerBody, LoadedProgram, Move, RunOptions, RunReport},
     resolve::Call,
 };
-use cuda::{
-    Cache, Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Unit, Write,
-    nvrtc::{Nvrtc, NvrtcCompiler},
-    real::Real,
-    search::{Library, Process, find},
-};
+use cuda::{Compiler, Driver, DriverError, Event, Function, Module, Read, Status, Stream, Tag, Unit, Write};
 use graph::Graph;
 use program::{EXTERNAL, Program};
 use std::{cell::RefCell, collections::BTreeMap};
 
-/// Memory of a device before and after loading, in bytes: what the context, modules and graphs take beside the arena.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CudaMemory {
-    /// Free before the arena was taken.
-    pub before: u64,
-    /// Free after the last program was loaded.
-    pub loaded: u64,
-    /// Bytes of the arena.
-    pub arena: u64,
-}
+/// Of the tags of what lies in the input slot.
+const IN_SLOT: u64 = 1 << 63;
 
 struct Arena {
     base: u64,
@@ -53,11 +41,15 @@ pub struct CudaDevice {
     compute: Stream,
     copies: Stream,
     uploaded: Event,
+    /// The copies out of the input slot that a step begins with; later copies into it wait for them.
+    taken: Event,
+    /// What lies in the input slot.
+    turn: u64,
     arena: Option<Arena>,
     modules: BTreeMap<Unit, Module>,
     functions: BTreeMap<(Module, &'static str), Function>,
     programs: Vec<Program>,
-    memory: CudaMemory,
+    memory: DeviceMemory,
     notes: Vec<String>,
     /// After an error that breaks the context nothing else is tried.
     broken: Option<String>,
@@ -74,45 +66,30 @@ impl From<DriverError> for RuntimeError {
 impl CudaDevice {
     /// The first real device, with the compiler that is found. The error says what is missing and how to get it.
     pub fn open() -> Result<CudaDevice, RuntimeError> {
-        let driver = Real::open(0).map_err(|e| RuntimeError::Cuda(format!("no usable CUDA device: {e}")))?;
-        let (info, what) = (driver.device(), Library::Nvrtc);
-        // A compiler of a newer major version makes code that the driver does not load.
-        let path = find(&Process, what, Some(info.driver_version / 1000));
-        let path = path.ok_or_else(|| {
-            let major = info.driver_version / 1000;
-            RuntimeError::Cuda(format!(
-                "{} for CUDA {major} or older is not found: {}",
-                what.name(),
-                what.remedy()
-            ))
-        })?;
-        let nvrtc = Nvrtc::open(&path).map_err(RuntimeError::Cuda)?;
-        let compiler = NvrtcCompiler::new(nvrtc, info.architecture, Cache::of_user());
-        CudaDevice::new(Box::new(driver), Box::new(compiler))
+        let (driver, compiler) = cuda::first_device().map_err(RuntimeError::Cuda)?;
+        CudaDevice::new(driver, compiler)
     }
 
     /// A device on a driver, with a compiler for it.
     pub fn new(mut driver: Box<dyn Driver>, compiler: Box<dyn Compiler>) -> Result<CudaDevice, RuntimeError> {
-        let (compute, copies, uploaded) = (driver.stream()?, driver.stream()?, driver.event()?);
+        let (compute, copies) = (driver.stream()?, driver.stream()?);
+        let (uploaded, taken) = (driver.event()?, driver.event()?);
         Ok(CudaDevice {
             driver: RefCell::new(driver),
             compiler,
             compute,
             copies,
             uploaded,
+            taken,
+            turn: 0,
             arena: None,
             modules: BTreeMap::new(),
             functions: BTreeMap::new(),
             programs: Vec::new(),
-            memory: CudaMemory::default(),
+            memory: DeviceMemory::default(),
             notes: Vec::new(),
             broken: None,
         })
-    }
-
-    /// What the device's memory was and is.
-    pub fn memory(&self) -> CudaMemory {
-        self.memory
     }
 
     /// Remarks for people, once each.
@@ -206,6 +183,16 @@ impl Device for CudaDevice {
         None
     }
 
+    fn name(&self) -> Option<String> {
+        Some(self.driver.borrow().device().name)
+    }
+
+    fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        let asked = self.driver.get_mut().memory();
+        self.memory.now = self.checked(asked)?.free;
+        Ok(Some(self.memory))
+    }
+
     fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError> {
         self.programs.clear();
         if let Some(old) = self.arena.take() {
@@ -213,7 +200,7 @@ impl Device for CudaDevice {
             self.checked(freed)?;
         }
         let asked = self.driver.get_mut().memory();
-        let free = self.checked(asked)?.free;
+        let cuda::Memory { free, total } = self.checked(asked)?;
         // As the arena's own: multiples of 256 bytes.
         let (bytes, status) = (bytes.next_multiple_of(256), 256);
         if free < bytes + status {
@@ -226,7 +213,7 @@ impl Device for CudaDevice {
         let taken = self.driver.get_mut().alloc(bytes + status);
         let base = self.checked(taken)?;
         self.arena = Some(Arena { base, bytes });
-        self.memory = CudaMemory { before: free, loaded: free, arena: bytes };
+        self.memory = DeviceMemory { total, before: free, loaded: free, now: free, arena: bytes + status };
         Ok(())
     }
 
@@ -244,12 +231,58 @@ impl Device for CudaDevice {
     }
 
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
+        let report = self.start(program, &[], options)?;
+        self.finish(program)?;
+        Ok(report)
+    }
+
+    fn unload(&mut self, program: LoadedProgram) {
+        let old = self.programs.get_mut(program.0).map(std::mem::take);
+        if let Some(graph) = old.and_then(|p| p.graph) {
+            let dropped = self.driver.get_mut().drop_graph(graph);
+            // What is wrong with the context the next call says, too.
+            let _ = self.checked(dropped);
+        }
+    }
+
+    fn stage(&mut self, parts: &[(u64, &[u8])]) -> Result<(), RuntimeError> {
+        if self.turn > 0 {
+            let waits = self.driver.get_mut().wait(self.copies, self.taken);
+            self.checked(waits)?;
+        }
+        self.turn += 1;
+        for (offset, bytes) in parts.iter().filter(|p| !p.1.is_empty()) {
+            let (at, len) = (self.place(*offset, bytes.len() as u64)?, bytes.len() as u64);
+            let to = Write { at, len, tag: Tag(IN_SLOT | self.turn) };
+            let done = self.driver.get_mut().upload(bytes, to, self.copies, "an input");
+            self.checked(done)?;
+        }
+        Ok(())
+    }
+
+    fn start(
+        &mut self,
+        program: LoadedProgram,
+        moves: &[Move],
+        options: RunOptions,
+    ) -> Result<RunReport, RuntimeError> {
         self.arena()?;
         self.await_copies()?;
         let at = program.0;
         if at >= self.programs.len() {
             return Err(RuntimeError::Internal("no such program".to_owned()));
         }
+        for m in moves.iter().filter(|m| m.len > 0) {
+            let (from, to, len) = (self.place(m.from, m.len)?, self.place(m.to, m.len)?, m.len);
+            let (from, to) = (
+                Read { at: from, len, tag: Some(Tag(IN_SLOT | self.turn)) },
+                Write { at: to, len, tag: EXTERNAL },
+            );
+            let copied = self.driver.get_mut().copy(from, to, self.compute, "an input out of the slot");
+            self.checked(copied)?;
+        }
+        let recorded = self.driver.get_mut().record(self.taken, self.compute);
+        self.checked(recorded)?;
         let mut report = RunReport::default();
         if options.measure || options.check_recompute {
             // Call by call, so that each can be looked at; the kernels and their order are those of the graph.
@@ -261,9 +294,12 @@ impl Device for CudaDevice {
             let launched = self.driver.get_mut().launch_graph(graph, self.compute);
             self.checked(launched)?;
         }
-        // Waits for the whole step: the outputs are read next.
-        self.refusal(at)?;
         Ok(report)
+    }
+
+    fn finish(&mut self, program: LoadedProgram) -> Result<(), RuntimeError> {
+        // Waits for the whole step: the outputs are read next.
+        self.refusal(program.0)
     }
 
     fn eager(&mut self, _: &mut EagerBody<'_>) -> Result<(), RuntimeError> {

@@ -37,6 +37,17 @@ pub struct RunReport {
     pub why_dynamic: Option<String>,
 }
 
+/// A copy within the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// First byte that is read.
+    pub from: u64,
+    /// First byte that is written.
+    pub to: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
 /// A kernel that an [`Eager`] device has prepared for one node's types.
 pub type Prepared = Arc<dyn Any + Send + Sync>;
 
@@ -73,6 +84,32 @@ pub type EagerBody<'a> = dyn FnMut(&mut dyn Eager) -> Result<(), RuntimeError> +
 
 /// What is done with a device call by call and memory beside the arena, which begins at the second argument.
 pub type BesideBody<'a> = dyn FnMut(&mut dyn Eager, u64) -> Result<(), RuntimeError> + Send + 'a;
+/// Free memory of a device of its own at several moments, in bytes: what the arena, and what modules and graphs beside it take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Of the device.
+    pub total: u64,
+    /// Before the arena was taken.
+    pub before: u64,
+    /// After the last program was loaded.
+    pub loaded: u64,
+    /// Now.
+    pub now: u64,
+    /// Taken for the arena, with what lies behind it.
+    pub arena: u64,
+}
+
+impl DeviceMemory {
+    /// What modules and graphs took while programs were loaded.
+    pub fn beside_arena(&self) -> u64 {
+        self.before.saturating_sub(self.loaded).saturating_sub(self.arena)
+    }
+
+    /// What was taken since the last program was loaded; nothing should be.
+    pub fn since_loaded(&self) -> u64 {
+        self.loaded.saturating_sub(self.now)
+    }
+}
 
 /// A device with one arena.
 pub trait Device: Send {
@@ -81,6 +118,16 @@ pub trait Device: Send {
 
     /// Memory that an arena could take now; `None` if the device does not say.
     fn available(&self) -> Option<Available>;
+
+    /// Its name, where it is not the processor.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
+    /// Its memory, if it has one of its own.
+    fn memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        Ok(None)
+    }
 
     /// Takes the arena: the only allocation that grows with the model.
     fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError>;
@@ -102,6 +149,32 @@ pub trait Device: Send {
 
     /// Runs a prepared program from the first call to the last.
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError>;
+
+    /// Puts bytes at offsets of the input slot, where a device that works by itself does so while a step runs.
+    fn stage(&mut self, parts: &[(u64, &[u8])]) -> Result<(), RuntimeError> {
+        parts.iter().try_for_each(|(offset, bytes)| self.write(*offset, bytes))
+    }
+
+    /// As [`Device::run`], after copies out of the slot; may return before the end, for which [`Device::finish`] waits.
+    fn start(
+        &mut self,
+        program: LoadedProgram,
+        moves: &[Move],
+        options: RunOptions,
+    ) -> Result<RunReport, RuntimeError> {
+        for m in moves {
+            let mut bytes = vec![0; m.len as usize];
+            self.read(m.from, &mut bytes)?;
+            self.write(m.to, &bytes)?;
+        }
+        self.run(program, options)
+    }
+
+    /// Waits for a program that was started.
+    fn finish(&mut self, program: LoadedProgram) -> Result<(), RuntimeError> {
+        let _ = program;
+        Ok(())
+    }
 
     /// Runs calls one by one; programs that were loaded stay.
     fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError>;

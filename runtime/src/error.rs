@@ -69,6 +69,9 @@ pub enum RuntimeError {
         /// What is wrong.
         what: String,
     },
+    /// Inputs that were staged are no longer in the slot.
+    #[error("the staged inputs are gone: another step was staged or run since; stage them again")]
+    Staged,
     /// No state or output of that name.
     #[error("the plan has no {kind} {name:?}")]
     NoTensor {
@@ -100,6 +103,14 @@ pub enum RuntimeError {
     /// CUDA is not there, or a call of its driver failed.
     #[error("{0}")]
     Cuda(String),
+    /// No program that was planned ahead runs for these inputs, and the device runs no other.
+    #[error(
+        "{why}; on CUDA only what was planned ahead runs: compile with larger --dim bounds, or for a larger budget"
+    )]
+    NotPlanned {
+        /// Why none of the plan's does.
+        why: String,
+    },
     /// A dynamic program cannot be made from these inputs.
     #[error("{0}")]
     Trace(trace::TraceError),

@@ -3,6 +3,7 @@
 //! [`Session`] is the door: load a plan with its weights, bind inputs, step, read state. The runtime obeys a plan or refuses it. It knows
 //! neither ONNX nor the planner.
 
+mod ahead;
 mod arena;
 mod available;
 pub mod checkpoint;
@@ -17,10 +18,13 @@ mod programs;
 mod resolve;
 mod session;
 
+pub use ahead::{Running, Staged};
 pub use available::{Available, available_memory};
 pub use cpu::CpuDevice;
-pub use cuda::{CudaDevice, CudaMemory};
-pub use device::{BesideBody, Device, Eager, EagerBody, LoadedProgram, Prepared, RunOptions, RunReport};
+pub use cuda::CudaDevice;
+pub use device::{
+    BesideBody, Device, DeviceMemory, Eager, EagerBody, LoadedProgram, Move, Prepared, RunOptions, RunReport,
+};
 pub use dynamic::{DynamicReport, Holder, Least, Pool, PoolFull, PoolReport};
 pub use error::RuntimeError;
 pub use resolve::{Call, Region, resolve};

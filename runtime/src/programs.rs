@@ -81,6 +81,14 @@ impl Programs {
         Ok(Programs { loaded, squeezed, kept: Vec::new() })
     }
 
+    /// A static program, which stays prepared.
+    pub(crate) fn ready(&self, program: usize) -> Option<&Ready> {
+        match self.loaded.get(program) {
+            Some(Loaded::Static(ready)) => Some(ready),
+            _ => None,
+        }
+    }
+
     /// What of a kind runs for these inputs within `budget` bytes of the arena.
     pub(crate) fn choose(
         &mut self,

@@ -2,14 +2,15 @@
 
 use crate::{
     RuntimeError,
-    device::{Device, RunOptions, RunReport},
+    ahead::moves,
+    device::{Device, DeviceMemory, RunOptions, RunReport},
     follow::{self, within},
     programs::{Chosen, Programs, Ready, usable},
     resolve::facts_of,
 };
 use graph::{DType, Init, InputRole, StateKind, TensorType};
 use plan::{Plan, Program, ProgramKind, Replay, StateEntry, validate};
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 /// Where weights come from: the model's file, a checkpoint, a test.
 pub trait WeightSource {
@@ -73,14 +74,16 @@ impl StepResult {
 
 /// A plan with its state on a device.
 pub struct Session {
-    plan: Plan,
+    pub(crate) plan: Plan,
     replays: Vec<Replay>,
-    device: Box<dyn Device>,
-    programs: Programs,
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) programs: Programs,
     /// Bytes of the arena that may be used.
-    budget: u64,
+    pub(crate) budget: u64,
     /// Bytes of the arena that were used since it was taken or pages were given back, at most.
-    touched: u64,
+    pub(crate) touched: u64,
+    /// Number of what is in the input slot; another one once it is taken out.
+    pub(crate) turn: u64,
 }
 
 impl Session {
@@ -112,7 +115,7 @@ impl Session {
         device.allocate(plan.arena)?;
         let programs = Programs::load(&plan, &mut *device)?;
         let touched = plan.state_bytes;
-        let mut session = Session { plan, replays, device, programs, budget, touched };
+        let mut session = Session { plan, replays, device, programs, budget, touched, turn: 0 };
         for i in 0..session.plan.state.len() {
             session.initialise(i, weights, options)?;
         }
@@ -172,6 +175,11 @@ impl Session {
         at.ok_or_else(|| RuntimeError::NoProgram(kind.to_string()))
     }
 
+    /// The device's memory, if it has one of its own.
+    pub fn device_memory(&mut self) -> Result<Option<DeviceMemory>, RuntimeError> {
+        self.device.memory()
+    }
+
     /// Bytes of the arena that may be used: the plan's, or what [`Session::set_budget`] said.
     pub fn budget(&self) -> u64 {
         self.budget
@@ -205,6 +213,7 @@ impl Session {
             self.touched = used;
         }
         self.budget = budget;
+        self.turn += 1;
         Ok(())
     }
 
@@ -233,15 +242,20 @@ impl Session {
         options: RunOptions,
     ) -> Result<StepResult, RuntimeError> {
         let kind = self.plan.programs[program].kind;
+        self.turn += 1;
         let Session { plan, programs, device, budget, touched, .. } = self;
         let device = &mut **device;
         match programs.choose(plan, kind, inputs, *budget, device)? {
             Chosen::Ready(i, ready) => {
                 let p = ready.program.as_deref().unwrap_or(&plan.programs[i]);
                 *touched = (*touched).max(p.certificate.arena);
-                let mut result = run_ready(device, p, ready, inputs, options)?;
+                let mut result = run_ready(device, p, plan.slot_offsets(&p.graph), ready, inputs, options)?;
                 result.report.program = i;
                 Ok(result)
+            }
+            Chosen::Dynamic(_, _, why) if device.kind() == plan::Device::Cuda => {
+                let why = why.unwrap_or_else(|| "what this program is, only the step tells".to_owned());
+                Err(RuntimeError::NotPlanned { why })
             }
             Chosen::Dynamic(i, d, why) => {
                 *touched = (*touched).max(d.end().min(*budget));
@@ -302,36 +316,70 @@ impl Session {
 fn run_ready(
     device: &mut dyn Device,
     p: &Program,
+    slot: Option<Vec<u64>>,
     ready: &Ready,
     inputs: &StepInputs<'_>,
     options: RunOptions,
 ) -> Result<StepResult, RuntimeError> {
+    let given = bound(p, ready, inputs)?;
+    let at = slot.as_ref().unwrap_or(&p.inputs).iter().copied();
+    let parts: Vec<(u64, &[u8])> = at.zip(given.iter().map(|b| &**b)).collect();
+    let report = match slot {
+        Some(slot) => {
+            device.stage(&parts)?;
+            let report = device.start(ready.handle, &moves(p, slot), options)?;
+            device.finish(ready.handle)?;
+            report
+        }
+        None => {
+            parts.iter().try_for_each(|(offset, bytes)| device.write(*offset, bytes))?;
+            device.run(ready.handle, options)?
+        }
+    };
+    Ok(StepResult { outputs: outputs(device, p, ready)?, report })
+}
+
+/// Reads the outputs of a program that has run.
+#[allow(clippy::type_complexity)]
+pub(crate) fn outputs(
+    device: &dyn Device,
+    p: &Program,
+    ready: &Ready,
+) -> Result<Vec<(String, TensorType, Vec<u8>)>, RuntimeError> {
+    let mut outputs = Vec::new();
+    for (v, region) in p.graph.outputs.iter().zip(&ready.outputs) {
+        let mut bytes = vec![0; region.len as usize];
+        device.read(region.offset, &mut bytes)?;
+        outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
+    }
+    Ok(outputs)
+}
+
+/// The bytes of each of a program's inputs, in order.
+pub(crate) fn bound<'a>(
+    p: &Program,
+    ready: &'a Ready,
+    inputs: &StepInputs<'a>,
+) -> Result<Vec<Cow<'a, [u8]>>, RuntimeError> {
     let given: BTreeMap<&str, &[u8]> = inputs.data.iter().copied().collect();
-    for (at, (input, offset)) in p.graph.inputs.iter().zip(&p.inputs).enumerate() {
+    let mut all = Vec::new();
+    for (at, input) in p.graph.inputs.iter().enumerate() {
         let value = p.graph.value(input.value);
-        let scalar;
-        let bytes: &[u8] = match input.role {
-            InputRole::LearningRate => {
-                scalar = inputs.learning_rate.to_le_bytes().to_vec();
-                &scalar
-            }
-            InputRole::Step => {
-                scalar = inputs.step.to_le_bytes().to_vec();
-                &scalar
-            }
-            InputRole::Seed => {
-                scalar = inputs.seed.to_le_bytes().to_vec();
-                &scalar
-            }
+        let bytes: Cow<'a, [u8]> = match input.role {
+            InputRole::LearningRate => Cow::Owned(inputs.learning_rate.to_le_bytes().to_vec()),
+            InputRole::Step => Cow::Owned(inputs.step.to_le_bytes().to_vec()),
+            InputRole::Seed => Cow::Owned(inputs.seed.to_le_bytes().to_vec()),
             InputRole::Data | InputRole::Label => {
-                given.get(&*value.name).copied().ok_or_else(|| RuntimeError::Input {
+                let found = given.get(&*value.name).copied().ok_or_else(|| RuntimeError::Input {
                     name: value.name.to_string(),
                     what: format!("{} is not given", value.ty),
-                })?
+                })?;
+                Cow::Borrowed(found)
             }
             InputRole::Constant => {
                 let found = ready.constants.iter().find(|(i, _)| *i == at).map(|(_, l)| l.bytes());
-                found.ok_or_else(|| RuntimeError::Internal(format!("nobody knows {:?}", value.name)))?
+                let none = || RuntimeError::Internal(format!("nobody knows {:?}", value.name));
+                Cow::Borrowed(found.ok_or_else(none)?)
             }
         };
         let len = value.ty.bytes().unwrap_or(0);
@@ -339,14 +387,7 @@ fn run_ready(
             let what = format!("{} bytes are given, {} needs {len}", bytes.len(), value.ty);
             return Err(RuntimeError::Input { name: value.name.to_string(), what });
         }
-        device.write(*offset, bytes)?;
+        all.push(bytes);
     }
-    let report = device.run(ready.handle, options)?;
-    let mut outputs = Vec::new();
-    for (v, region) in p.graph.outputs.iter().zip(&ready.outputs) {
-        let mut bytes = vec![0; region.len as usize];
-        device.read(region.offset, &mut bytes)?;
-        outputs.push((p.graph.value(*v).name.to_string(), p.graph.ty(*v).clone(), bytes));
-    }
-    Ok(StepResult { outputs, report })
+    Ok(all)
 }

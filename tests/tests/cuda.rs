@@ -1,106 +1,15 @@
 //! Training through the whole CUDA path without a GPU: plans for CUDA, one arena, captured graphs, kernels run on the CPU, and every access
 //! proved to be ordered. Faults that are planted in it are found.
 
-use compiler::{
-    cost::{CostModel, DeviceProfile},
-    pipeline::{Budget, CompileError, Request, plan_budgets, rewritten_programs},
-    planner::{Options, PlanError},
-};
 use cuda::sim::{Fault, HostCompiler, Sim};
-use graph::{Graph, Literal};
-use plan::{Device, Place, Plan, ProgramKind, Step};
+use plan::{Device, Place, Plan, Step};
 use rewrite::Level;
-use runtime::{
-    CpuDevice, CudaDevice, Device as _, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, resolve,
-};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use runtime::{CpuDevice, CudaDevice, Device as _, RunOptions, resolve};
+use std::collections::BTreeSet;
 use tests::{
-    Weights, data,
-    reference::{Reference, adamw, import_model, options},
+    data,
+    on_cuda::{Model, compiler, plans, simulated},
 };
-
-/// The C++ compiler, or `None` after saying loudly that the test is skipped.
-///
-/// # Panics
-///
-/// If `CI` is set and there is none.
-fn compiler() -> Option<HostCompiler> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let compiler = HostCompiler::new(&root.join("target/cuda-host")).reading(&root.join("ops/src"));
-    if !compiler.works() {
-        test_support::skipped("there is no C++ compiler: install one, or set CXX");
-        return None;
-    }
-    Some(compiler)
-}
-
-fn plans(graphs: &[(ProgramKind, Graph)], device: Device, shares: &[f64]) -> Result<Vec<Plan>, String> {
-    let planner = Options { work: Some(200_000), ..Options::default() };
-    let costs = CostModel::estimated(DeviceProfile::cpu());
-    let request = Request {
-        model: "test",
-        accumulate: 1,
-        device,
-        weight_hash: &|_| None,
-        costs: &costs,
-        planner: &planner,
-    };
-    let budgets: Vec<Budget> = shares.iter().map(|s| Budget::OfKeepAll(*s)).collect();
-    let mut out = Vec::new();
-    for result in plan_budgets(graphs.to_vec(), &budgets, &request).map_err(|e| e.to_string())? {
-        out.push(match result {
-            Ok(c) => c.plan,
-            Err(CompileError::Plan(PlanError::Infeasible(i))) => {
-                let least = [Budget::Bytes(i.least_arena)];
-                let mut again = plan_budgets(graphs.to_vec(), &least, &request).map_err(|e| e.to_string())?;
-                again.remove(0).map_err(|e| format!("the least arena is infeasible: {e}"))?.plan
-            }
-            Err(e) => return Err(e.to_string()),
-        });
-    }
-    Ok(out)
-}
-
-/// A model ready to be planned and trained.
-struct Model {
-    graphs: Vec<(ProgramKind, Graph)>,
-    weights: compiler::import::Weights,
-    io: BTreeMap<String, Literal>,
-}
-
-impl Model {
-    fn load(root: &Path, model: &str, variant: &str) -> Model {
-        Model::rewritten(root, model, variant, Level::Exact)
-    }
-
-    fn rewritten(root: &Path, model: &str, variant: &str, level: Level) -> Model {
-        let file = format!("{model}.{variant}.onnx");
-        let reference = Reference::load(root, model);
-        let imported = import_model(&root.join("small").join(&file), &file, model, &reference.io);
-        let train = options(&imported, &reference, &file, adamw());
-        let costs = CostModel::estimated(DeviceProfile::cpu());
-        let made = rewritten_programs(&imported.graph, Some(&train), None, level, &costs).unwrap();
-        Model { graphs: made.graphs, weights: imported.weights, io: reference.io }
-    }
-
-    fn session(&self, plan: &Plan, device: Box<dyn runtime::Device>) -> Result<Session, RuntimeError> {
-        Session::load(plan.clone(), device, &mut Weights(&self.weights), LoadOptions::default())
-    }
-
-    fn step(&self, session: &mut Session, step: i64, options: RunOptions) -> Result<f64, RuntimeError> {
-        let data: Vec<(&str, &[u8])> =
-            self.io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();
-        let inputs = StepInputs { data: &data, learning_rate: 1e-3, step, seed: 3, ..StepInputs::default() };
-        Ok(session.run(0, &inputs, options)?.loss().unwrap())
-    }
-}
-
-fn simulated(sim: Sim, compiler: HostCompiler) -> Box<dyn runtime::Device> {
-    Box::new(CudaDevice::new(Box::new(sim), Box::new(compiler)).unwrap())
-}
 
 const STEPS: i64 = 4;
 const MEMORY: u64 = 1 << 30;

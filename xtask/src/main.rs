@@ -1,6 +1,11 @@
 //! `cargo xtask ci`: the checks that continuous integration runs, in one place.
 
-use std::process::{Command, ExitCode};
+mod gpu_bundle;
+
+use std::{
+    path::Path,
+    process::{Command, ExitCode},
+};
 
 /// One check: its name and the cargo arguments that make it.
 type Check = (&'static str, &'static [&'static str]);
@@ -39,25 +44,41 @@ fn run(check: &Check) -> Result<(), String> {
     if status.success() { Ok(()) } else { Err(format!("{name} failed")) }
 }
 
+const USAGE: &str = "\
+usage: cargo xtask ci|lint|cuda-coverage|gpu-bundle [FOLDER]|gpu-results FOLDER
+  ci             format, clippy, docs, fuzz targets, CUDA kernels, tests
+  lint           the same without tests
+  cuda-coverage  which operators have a CUDA kernel
+  gpu-bundle     a folder that proves the rest on a machine with a GPU; default: target/gpu-bundle
+  gpu-results    takes a bundle's results into bench/results, and prints a table";
+
+/// Runs a task; `None` if there is none of this name.
+fn task(name: &str, folder: Option<&str>) -> Option<Result<(), String>> {
+    Some(match (name, folder) {
+        ("ci", None) => CHECKS.iter().chain([&COVERAGE, &TESTS]).try_for_each(run),
+        ("lint", None) => CHECKS.iter().chain([&COVERAGE]).try_for_each(run),
+        ("cuda-coverage", None) => run(&COVERAGE),
+        ("gpu-bundle", to) => gpu_bundle::make(Path::new(to.unwrap_or("target/gpu-bundle"))),
+        ("gpu-results", Some(from)) => gpu_bundle::results(Path::new(from)),
+        _ => return None,
+    })
+}
+
 fn main() -> ExitCode {
-    let task = std::env::args().nth(1).unwrap_or_default();
-    let checks: Vec<&Check> = match task.as_str() {
-        "ci" => CHECKS.iter().chain([&COVERAGE, &TESTS]).collect(),
-        "lint" => CHECKS.iter().chain([&COVERAGE]).collect(),
-        "cuda-coverage" => vec![&COVERAGE],
-        _ => {
-            eprintln!(
-                "usage: cargo xtask ci|lint|cuda-coverage\n  ci             format, clippy, docs, fuzz targets, CUDA kernels, tests\n  lint           the same without tests\n  cuda-coverage  which operators have a CUDA kernel"
-            );
-            return ExitCode::from(64);
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let name = args.first().map_or("", String::as_str);
+    match task(name, args.get(1).map(String::as_str)).filter(|_| args.len() <= 2) {
+        Some(Ok(())) => {
+            eprintln!("xtask: {name} passed");
+            ExitCode::SUCCESS
         }
-    };
-    for check in checks {
-        if let Err(e) = run(check) {
+        Some(Err(e)) => {
             eprintln!("xtask: {e}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(64)
         }
     }
-    eprintln!("xtask: {task} passed");
-    ExitCode::SUCCESS
 }

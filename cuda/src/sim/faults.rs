@@ -7,6 +7,8 @@ pub enum Fault {
     SkipWait(usize),
     /// The n-th copy to the device (from 0) does nothing.
     SkipUpload(usize),
+    /// The n-th copy within the device (from 0) does nothing.
+    SkipCopy(usize),
     /// The n-th call that may fail (from 0) fails; afterwards every call does, as after a fault in a kernel.
     FailCall(usize),
 }

@@ -46,13 +46,15 @@ pub struct Sim {
     events: Vec<Option<Clock>>,
     libraries: Vec<HostLibrary>,
     kernels: Vec<(Kernel, String)>,
-    graphs: Vec<Graph>,
+    /// `None` once given back.
+    graphs: Vec<Option<Graph>>,
     capture: Option<Capture>,
     next_actor: usize,
     faults: Vec<Fault>,
     calls: usize,
     waits: usize,
     uploads: usize,
+    copies: usize,
     broken: bool,
     /// Kernel launches done.
     launches: u64,
@@ -80,6 +82,7 @@ impl Sim {
             calls: 0,
             waits: 0,
             uploads: 0,
+            copies: 0,
             broken: false,
             launches: 0,
         }
@@ -292,6 +295,11 @@ impl Driver for Sim {
 
     fn copy(&mut self, from: Read, to: Write, stream: Stream, what: &str) -> Result<(), DriverError> {
         self.call("cuMemcpyDtoDAsync", what)?;
+        let n = self.copies;
+        self.copies += 1;
+        if self.faults.contains(&Fault::SkipCopy(n)) {
+            return Ok(());
+        }
         let step = || Step::Copy { from, to, what: what.to_owned() };
         if self.captured(stream, step) { Ok(()) } else { self.now(&step(), stream) }
     }
@@ -351,16 +359,22 @@ impl Driver for Sim {
         if c.origin != stream {
             return Err(refuse("the capture began on another stream"));
         }
-        self.graphs.push(Graph { origin: c.origin, steps: c.steps });
+        self.graphs.push(Some(Graph { origin: c.origin, steps: c.steps }));
         Ok(GraphExec(self.graphs.len() - 1))
+    }
+
+    fn drop_graph(&mut self, graph: GraphExec) -> Result<(), DriverError> {
+        self.call("cuGraphExecDestroy", "")?;
+        self.graphs[graph.0] = None;
+        Ok(())
     }
 
     /// Each recorded stream is an actor of this run: the first knows what the launching stream knows, the others what their events tell
     /// them; in the end the launching stream knows what all have done.
     fn launch_graph(&mut self, graph: GraphExec, stream: Stream) -> Result<(), DriverError> {
         self.call("cuGraphLaunch", "")?;
-        let Graph { origin, steps } =
-            std::mem::replace(&mut self.graphs[graph.0], Graph { origin: Stream(0), steps: Vec::new() });
+        let gone = || DriverError::new("cuGraphLaunch", "", "the graph was given back");
+        let Graph { origin, steps } = self.graphs[graph.0].take().ok_or_else(gone)?;
         let mut start = self.streams[stream.0].clone();
         start.join(&self.host);
         let mut clocks: BTreeMap<Stream, (Actor, Clock)> = BTreeMap::new();
@@ -395,7 +409,7 @@ impl Driver for Sim {
             self.streams[stream.0].join(clock);
         }
         let _ = self.streams[stream.0].tick(Sim::actor(stream));
-        self.graphs[graph.0] = Graph { origin, steps };
+        self.graphs[graph.0] = Some(Graph { origin, steps });
         done
     }
 }

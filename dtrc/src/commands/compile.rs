@@ -132,9 +132,9 @@ pub fn compile(
 fn load_for(args: &ModelArgs, device: &DeviceArgs, global: Global) -> Result<Model, CliError> {
     let mut model = load_any(args, global)?;
     model.costs = device.costs(args.costs.is_some(), model.costs, global.quiet)?;
-    if model.open.is_some() && device.kind() == plan::Device::Cuda {
-        let what =
-            "dynamic models do not run on CUDA yet: bind the model's sizes with --dim for a static plan";
+    if model.open.is_some() && model.parts.is_empty() && device.kind() == plan::Device::Cuda {
+        let what = "dynamic models do not run on CUDA yet: bind the model's sizes with --dim NAME=N for a static plan, or give buckets \
+            (--dim NAME=N,N,.. or NAME<=N), one program each";
         return Err(CliError::usage(format!("{}: {what}", model.name)));
     }
     Ok(model)
@@ -148,6 +148,7 @@ pub fn plan_model(
     device: &DeviceArgs,
     global: Global,
 ) -> Result<(Compiled, Model), CliError> {
+    let budgets = &device.arena_budgets(budgets, &model.costs, global.quiet)?[..];
     let weights = &model.weights;
     let hash = |name: &str| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes());
     let open = model.open.as_ref().map(|o| o.request(&model.name, &model.costs.profile, &hash));

@@ -9,7 +9,6 @@ use crate::{
     commands::{compile::write_file, show::read_plan},
     error::CliError,
     model::costs,
-    planning::extra_fraction,
     progress::note,
     units,
 };
@@ -24,8 +23,8 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --tensor: the memory over the step, what is live at the peak, and what is recomputed at which price. With it: the life of one
-tensor, and for each gap in which nothing reads it, what the other choice would cost. Times are predictions: give --costs for measured
-ones. Steps count from 0; a tensor is named like its value or its node. --html writes a page to look into with a browser: the memory and the
+tensor, and for each gap in which nothing reads it, what the other choice would cost. Times are the plan's own predictions; --costs puts
+measured ones in their place. Steps count from 0; a tensor is named like its value or its node. --html writes a page to look into with a browser: the memory and the
 addresses over the step, what is live at any step, what is recomputed.
 
 Examples:
@@ -57,22 +56,23 @@ pub struct Args {
     #[arg(long, value_name = "PLAN", requires = "html")]
     beside: Option<PathBuf>,
 
-    /// Measured times, from dtrc profile.
+    /// Measured times, from dtrc profile, in place of those that the plan was made with.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }
 
 /// Explains.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
-    let costs = costs(args.costs.as_deref())?;
+    let given = args.costs.as_deref().map(|path| costs(Some(path))).transpose()?;
+    let costs = given.as_ref();
     let (plan, replays) = read_plan(&args.plan)?;
-    let lives = lives_of(&plan, &replays, args.program, &costs)?;
+    let lives = lives_of(&plan, &replays, args.program, costs)?;
     if let Some(path) = &args.html {
         let title = |p: &Path| p.display().to_string();
         let mut plans = vec![html::data(&plan, &lives, &title(&args.plan))];
         if let Some(other) = &args.beside {
             let (plan, replays) = read_plan(other)?;
-            plans.push(html::data(&plan, &lives_of(&plan, &replays, args.program, &costs)?, &title(other)));
+            plans.push(html::data(&plan, &lives_of(&plan, &replays, args.program, costs)?, &title(other)));
         }
         write_file(path, html::page(&plans).as_bytes())?;
         note(global.quiet, format!("wrote {}", path.display()));
@@ -90,7 +90,7 @@ fn lives_of<'a>(
     plan: &'a Plan,
     replays: &'a [Replay],
     index: usize,
-    costs: &CostModel,
+    costs: Option<&CostModel>,
 ) -> Result<Lives<'a>, CliError> {
     let (Some(program), Some(replay)) = (plan.programs.get(index), replays.get(index)) else {
         let n = plan.programs.len();
@@ -132,7 +132,7 @@ fn repeated(lives: &Lives<'_>) -> Vec<Repeated> {
     for &step in &lives.replay.recomputed {
         let Some(run) = lives.run(step) else { continue };
         let Some(&value) = lives.program.graph.node(run.node).outputs.first() else { continue };
-        let ns = lives.ns[run.node.index()];
+        let ns = lives.ns[step];
         match out.iter_mut().find(|r| r.value == value) {
             Some(r) => {
                 r.times += 1;
@@ -146,11 +146,11 @@ fn repeated(lives: &Lives<'_>) -> Vec<Repeated> {
 }
 
 fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
-    let (c, replay) = (&lives.program.certificate, lives.replay);
+    let replay = lives.replay;
     let name = |v: ValueId| quote_name(&lives.program.graph.value(v).name);
     let repeated = repeated(lives);
     let largest = lives.live_at(replay.peak_step);
-    let share = |ns: u64| ns as f64 / c.base_time_ns.max(1) as f64;
+    let share = |ns: u64| ns as f64 / lives.base_ns.max(1) as f64;
     if global.json {
         let tensors: Vec<Value> =
             largest.iter().take(top).map(|(v, b)| json!({"tensor": name(*v), "bytes": b})).collect();
@@ -160,7 +160,7 @@ fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
             .collect();
         let object = json!({"schema": 1, "model": plan.model, "program": lives.program.kind.to_string(), "budget_bytes": plan.budget,
             "state_bytes": plan.state_bytes, "peak_bytes": replay.peak, "peak_step": replay.peak_step,
-            "extra_time_fraction": extra_fraction(plan), "live_bytes": replay.live, "largest_at_peak": tensors, "recomputed": again});
+            "extra_time_fraction": share(lives.time_ns.saturating_sub(lives.base_ns)), "live_bytes": replay.live, "largest_at_peak": tensors, "recomputed": again});
         println!("{object}");
         return;
     }
@@ -237,7 +237,8 @@ struct Gap {
 fn gaps(lives: &Lives<'_>, v: ValueId) -> Vec<Gap> {
     let mut out = Vec::new();
     let instances = &lives.of[v.index()];
-    let own = lives.program.graph.producer(v).map_or(0, |n| lives.ns[n.index()]);
+    let producer = lives.program.graph.producer(v);
+    let own = producer.and_then(|n| lives.first_run(n)).map_or(0, |step| lives.ns[step]);
     for (k, x) in instances.iter().enumerate() {
         let mut uses: Vec<usize> = x.made.into_iter().collect();
         uses.extend(&x.reads);
@@ -270,7 +271,7 @@ fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
     let value = g.value(v);
     let bytes = lives.bytes(v);
     let gaps = gaps(lives, v);
-    let share = |ns: u64| ns as f64 / lives.program.certificate.base_time_ns.max(1) as f64;
+    let share = |ns: u64| ns as f64 / lives.base_ns.max(1) as f64;
     if global.json {
         let instances: Vec<Value> = lives.of[v.index()]
             .iter()

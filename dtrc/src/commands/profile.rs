@@ -3,9 +3,10 @@
 use crate::{
     cli::Global,
     commands::compile::{self, PlannerArgs},
+    device::{Kind, opened},
     error::CliError,
     model::{ModelArgs, ModelWeights, load},
-    planning::plan_at,
+    planning::plan_on,
     progress::{Progress, note},
     session::by_name,
     synthetic::{self, OrMadeUp},
@@ -16,7 +17,7 @@ use compiler::{
     pipeline::Budget,
 };
 use plan::{Program, Step};
-use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs};
+use runtime::{CpuDevice, CudaDevice, Device, LoadOptions, RunOptions, Session, StepInputs};
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -29,11 +30,14 @@ use std::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The step runs without recomputation on made-up data. Equal operators (same attributes, same types) share a time: the median over all
-their executions. Times hold for this machine and number of threads; run it on a quiet machine.
+their executions. Times hold for this machine and number of threads; run it on a quiet machine. With --device cuda the file also says
+what context, modules and graphs take beside the arena, other processes on the device included.
 
 Example:
   dtrc profile model.onnx -o costs.json
-  dtrc compile model.onnx --budget 50% --costs costs.json")]
+  dtrc compile model.onnx --budget 50% --costs costs.json
+  dtrc profile model.onnx --device cuda -o gpu.json
+  dtrc compile model.onnx --budget 8G --device cuda --costs gpu.json --budget-includes-context")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
@@ -50,36 +54,34 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = units::threads)]
     threads: Option<usize>,
 
-    /// The device; times on cuda cannot be measured yet.
-    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
-    device: DeviceName,
-}
-
-/// `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum DeviceName {
-    Cpu,
-    Cuda,
+    /// The device whose times are measured.
+    #[arg(long, value_enum, default_value_t)]
+    device: Kind,
 }
 
 /// Measures and writes the times.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
-    if args.device == DeviceName::Cuda {
-        let what = "times on CUDA are not measured yet: compile --device cuda --target GPU plans with shipped figures";
-        return Err(CliError::usage(what));
-    }
     compile::check_writable(&args.output)?;
-    let model = load(&args.model, global)?;
+    // Before anything long is begun.
+    let (device, kind): (Box<dyn Device>, _) = match args.device {
+        Kind::Cpu => (Box::new(CpuDevice::new(args.threads.unwrap_or(0))?), plan::Device::Cpu),
+        Kind::Cuda => {
+            let device = CudaDevice::open().map_err(|e| CliError::unavailable(e.to_string()))?;
+            (Box::new(device), plan::Device::Cuda)
+        }
+    };
+    let mut model = load(&args.model, global)?;
+    if let Some(name) = device.name() {
+        model.costs = CostModel::estimated(opened(&name));
+    }
     let progress = Arc::new(Progress::new(global.quiet));
     let options = PlannerArgs::default().options(progress.clone());
-    let compiled = plan_at(&model, &[Budget::OfKeepAll(1.0)], &options)?
+    let compiled = plan_on(kind, &model, &[Budget::OfKeepAll(1.0)], &options)?
         .into_iter()
         .next()
         .ok_or_else(|| CliError::failed("no plan"))??;
     progress.finish();
     let mut weights = OrMadeUp { own: ModelWeights(&model.weights), made_up: 0 };
-    let device = Box::new(CpuDevice::new(args.threads.unwrap_or(0))?);
     let mut session = Session::load(compiled.plan.clone(), device, &mut weights, LoadOptions::default())?;
     if weights.made_up > 0 {
         note(global.quiet, format!("{} weights are absent; numbers were made up", weights.made_up));
@@ -92,7 +94,9 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             measured_step = steps;
         }
     }
-    let mut costs = CostModel { profile: model.costs.profile.clone(), measured: BTreeMap::new() };
+    let mut costs = CostModel::estimated(model.costs.profile.clone());
+    costs.context_bytes =
+        session.device_memory()?.map(|m| m.beside_arena() + m.total.saturating_sub(m.before));
     for (key, mut ns) in times {
         costs.measured.insert(key, median(&mut ns));
     }
@@ -160,11 +164,15 @@ fn report(
     if global.json {
         let object = json!({"schema": 1, "model": args.model.model, "program": program.kind.to_string(),
             "executions": program.steps.len(), "measured_kinds": after.measured.len(), "estimated_seconds": guess,
-            "predicted_seconds": now, "measured_seconds": seconds, "costs_file": args.output});
+            "predicted_seconds": now, "measured_seconds": seconds, "device": after.profile.name, "context_bytes": after.context_bytes,
+            "costs_file": args.output});
         println!("{object}");
         return;
     }
     println!("{} executions of {} kinds of operator", program.steps.len(), after.measured.len());
+    if let Some(bytes) = after.context_bytes {
+        println!("  {}: context, modules and graphs take {}", after.profile.name, units::bytes(bytes));
+    }
     println!("  measured step            {seconds:>12.6} s");
     println!("  predicted from profile   {now:>12.6} s   {:+.1} %", off(now));
     println!("  predicted before         {guess:>12.6} s   {:+.1} %", off(guess));

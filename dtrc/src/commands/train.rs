@@ -396,6 +396,7 @@ fn once(
         started: Instant::now(),
         last_line: None,
         peak_anonymous: 0,
+        ahead: None,
         program: 0,
         told: BTreeSet::new(),
         losses: Vec::new(),

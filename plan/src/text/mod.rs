@@ -6,7 +6,7 @@
 //! of constants are decimals if they are 64-bit integers, otherwise their bytes in hexadecimal. Lines that begin with `#` are remarks.
 //!
 //! ```text
-//! dtrc-plan 2
+//! dtrc-plan 4
 //! model mlp
 //! device cpu
 //! ...
@@ -18,7 +18,7 @@
 //!   state fc1.weight parameter fc1.weight -> fc1.weight.new init weight fc1.weight
 //!   node fc1 = Gemm(x, fc1.weight, fc1.bias) -> fc1 {transB=int 1}
 //!   output loss
-//!   run fc1 impl 0 queue 0 at new 0 @ 12288 workspace 20480
+//!   run fc1 impl 0 queue 0 ns 1200 at new 0 @ 12288 workspace 20480
 //!   drop x
 //!   certificate
 //!     live-peak 28672

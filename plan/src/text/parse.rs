@@ -51,6 +51,7 @@ pub fn parse(text: &str) -> Result<Plan, ParseError> {
         provenance: lines.field("provenance", |l| l.word("a text"))?,
         accumulate: lines.field("accumulate", |l| l.read("a number"))?,
         state_bytes: lines.field("state-bytes", bytes)?,
+        slot_bytes: lines.field("slot-bytes", bytes)?,
         state: Vec::new(),
         programs: Vec::new(),
     };
@@ -378,6 +379,8 @@ impl Building {
         let implementation = l.read("a number")?;
         l.keyword("queue")?;
         let queue = l.read("a queue")?;
+        l.keyword("ns")?;
+        let time_ns = l.read("a number")?;
         let mut outputs = Vec::new();
         if l.take_word("at") {
             loop {
@@ -388,7 +391,7 @@ impl Building {
             }
         }
         let workspace = if l.take_word("workspace") { Some(bytes(l)?) } else { None };
-        Ok(Run { node, implementation, queue, outputs, workspace, drops: Vec::new() })
+        Ok(Run { node, implementation, queue, time_ns, outputs, workspace, drops: Vec::new() })
     }
 }
 

@@ -53,6 +53,7 @@ fn write_plan(out: &mut String, plan: &Plan) -> fmt::Result {
     writeln!(out, "provenance {}", quote(&plan.provenance))?;
     writeln!(out, "accumulate {}", plan.accumulate)?;
     writeln!(out, "state-bytes {}", plan.state_bytes)?;
+    writeln!(out, "slot-bytes {}", plan.slot_bytes)?;
     for e in &plan.state {
         let (name, kind) = (quote(&e.name), word(&KINDS, &e.kind));
         write!(out, "entry {name} {kind} {} @ {} init {}", e.ty, e.offset, InitText(&e.init))?;
@@ -76,7 +77,7 @@ fn write_program(out: &mut String, p: &Program) -> fmt::Result {
         match step {
             Step::Run(r) => {
                 let node = quote(&g.node(r.node).name);
-                write!(out, "  run {node} impl {} queue {}", r.implementation, r.queue)?;
+                write!(out, "  run {node} impl {} queue {} ns {}", r.implementation, r.queue, r.time_ns)?;
                 for (o, place) in r.outputs.iter().enumerate() {
                     out.push_str(if o == 0 { " at " } else { ", " });
                     match place {

@@ -85,7 +85,8 @@ pub fn graph() -> Graph {
 /// One run of a node.
 pub fn run(node: u32, place: Place, implementation: u8, workspace: Option<u64>, drops: &[u32]) -> Step {
     let drops = drops.iter().map(|v| ValueId(*v)).collect();
-    Step::Run(Run { node: NodeId(node), implementation, queue: 0, outputs: vec![place], workspace, drops })
+    let outputs = vec![place];
+    Step::Run(Run { node: NodeId(node), implementation, queue: 0, time_ns: 1500, outputs, workspace, drops })
 }
 
 /// At this offset.
@@ -108,8 +109,8 @@ pub fn plan(g: Graph, inputs: Vec<u64>, steps: Vec<Step>, live_peak: u64, arena:
         arena,
         keep_all: 2048,
         naive_peak: 2304,
-        time_ns: 4000 + 1000 * steps.len() as u64,
-        base_time_ns: 9000,
+        time_ns: 1500 * steps.len() as u64,
+        base_time_ns: 7500,
         lower_bound_ns: (steps.len() > 5).then_some(500),
         strategy: "by hand".to_owned(),
         stop_reason: "done".to_owned(),
@@ -123,6 +124,7 @@ pub fn plan(g: Graph, inputs: Vec<u64>, steps: Vec<Step>, live_peak: u64, arena:
         provenance: "by hand".to_owned(),
         state: state.collect(),
         state_bytes: 256,
+        slot_bytes: 0,
         accumulate: 1,
         programs: vec![Program {
             kind: ProgramKind::Train,

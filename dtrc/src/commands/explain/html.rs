@@ -23,7 +23,7 @@ pub fn data(plan: &Plan, lives: &Lives<'_>, title: &str) -> Value {
         .map(|i| {
             let (name, op, ns) = lives.run(i).map_or((String::new(), String::new(), 0), |r| {
                 let n = g.node(r.node);
-                (n.name.to_string(), n.op.to_string(), lives.ns[r.node.index()])
+                (n.name.to_string(), n.op.to_string(), lives.ns[i])
             });
             json!([name, op, ns, replay.live[i], u8::from(lives.again[i]), scratch[i].0, scratch[i].1])
         })
@@ -49,7 +49,7 @@ pub fn data(plan: &Plan, lives: &Lives<'_>, title: &str) -> Value {
     json!({
         "title": title, "model": plan.model, "program": program.kind.to_string(), "budget": plan.budget, "arena": plan.arena,
         "state": plan.state_bytes, "keep_all": c.keep_all, "peak": replay.peak, "peak_step": replay.peak_step,
-        "time_ns": c.time_ns, "base_time_ns": c.base_time_ns, "lower_bound_ns": c.lower_bound_ns, "strategy": c.strategy,
+        "time_ns": lives.time_ns, "base_time_ns": lives.base_ns, "lower_bound_ns": c.lower_bound_ns, "strategy": c.strategy,
         "stop_reason": c.stop_reason, "steps": steps, "storages": rectangles, "recomputed": again,
     })
 }

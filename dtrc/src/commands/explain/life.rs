@@ -24,15 +24,19 @@ pub struct Lives<'a> {
     pub replay: &'a Replay,
     /// Instances by value.
     pub of: Vec<Vec<Instance>>,
-    /// Predicted nanoseconds of one execution by node.
+    /// Predicted nanoseconds by step: the plan's own, so that they add up to its certificate, or those of given costs.
     pub ns: Vec<u64>,
+    /// Predicted nanoseconds of all steps.
+    pub time_ns: u64,
+    /// Predicted nanoseconds without recomputation, by the same costs.
+    pub base_ns: u64,
     /// By step: the node ran before.
     pub again: Vec<bool>,
 }
 
 impl<'a> Lives<'a> {
     /// Follows every step.
-    pub fn new(program: &'a Program, replay: &'a Replay, costs: &CostModel) -> Lives<'a> {
+    pub fn new(program: &'a Program, replay: &'a Replay, costs: Option<&CostModel>) -> Lives<'a> {
         let g = &program.graph;
         let mut of: Vec<Vec<Instance>> = vec![Vec::new(); g.values.len()];
         let there = Instance { made: None, reads: Vec::new(), end: None };
@@ -62,8 +66,22 @@ impl<'a> Lives<'a> {
                 }
             }
         }
-        let ns = g.nodes.iter().map(|n| costs.time(g, n)).collect();
-        Lives { program, replay, of, ns, again }
+        let ns: Vec<u64> = program
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Run(r) => costs.map_or(r.time_ns, |c| c.time(g, g.node(r.node))),
+                _ => 0,
+            })
+            .collect();
+        let sum = |ns: &mut dyn Iterator<Item = &u64>| ns.fold(0u64, |a, b| a.saturating_add(*b));
+        let time_ns = sum(&mut ns.iter());
+        let base_ns = match costs {
+            // What runs at all runs once.
+            Some(_) => sum(&mut ns.iter().zip(&again).filter(|(_, again)| !**again).map(|(ns, _)| ns)),
+            None => program.certificate.base_time_ns,
+        };
+        Lives { program, replay, of, ns, time_ns, base_ns, again }
     }
 
     /// The run of a step.
@@ -120,7 +138,7 @@ impl<'a> Lives<'a> {
 
     /// Time of these executions.
     pub fn time(&self, steps: &[usize]) -> u64 {
-        steps.iter().filter_map(|s| self.run(*s)).map(|r| self.ns[r.node.index()]).sum()
+        steps.iter().filter_map(|s| self.ns.get(*s)).sum()
     }
 
     /// Most bytes live at the steps between `from` and `to`, both left out, with the step.
@@ -174,7 +192,8 @@ impl<'a> Lives<'a> {
         None
     }
 
-    fn first_run(&self, node: NodeId) -> Option<usize> {
+    /// The first step that runs a node.
+    pub fn first_run(&self, node: NodeId) -> Option<usize> {
         (0..self.program.steps.len()).find(|s| self.run(*s).is_some_and(|r| r.node == node))
     }
 }

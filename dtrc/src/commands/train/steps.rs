@@ -20,7 +20,7 @@ use crate::{
 };
 use plan::{ProgramKind, hex};
 use runtime::{
-    RunOptions, RuntimeError, Session, StepInputs,
+    RunOptions, RuntimeError, Session, Staged, StepInputs, StepResult,
     checkpoint::{self, CheckpointError, Cursor},
     data::dataset::Order,
 };
@@ -70,6 +70,8 @@ pub struct Run<'a> {
     pub last_line: Option<Instant>,
     /// Most anonymous resident bytes seen after a step.
     pub peak_anonymous: u64,
+    /// Inputs that are on the device for a step to come.
+    pub ahead: Option<(i64, Staged)>,
     /// The program that ran last.
     pub program: usize,
     /// Why steps ran dynamic, each told once.
@@ -220,7 +222,11 @@ impl Run<'_> {
             };
             let options = RunOptions { check_recompute: self.args.check_recompute, measure: false };
             let program = self.session.program(kind)?;
-            let result = self.session.run(program, &inputs, options);
+            let result = if self.session.plan().slot_bytes > 0 && parts == 1 {
+                self.overlapped(order, program, &inputs, options)
+            } else {
+                self.session.run(program, &inputs, options)
+            };
             if let Ok(r) = &result {
                 self.program = r.report.program;
                 if let Some(why) = &r.report.why_dynamic
@@ -241,6 +247,38 @@ impl Run<'_> {
             sum += loss?;
         }
         Ok(sum / parts as f64)
+    }
+
+    /// A whole step; while it runs, the inputs of the next one go to the device. Whatever is wrong with those is told at their own step.
+    fn overlapped(
+        &mut self,
+        order: Option<&Order>,
+        program: usize,
+        inputs: &StepInputs<'_>,
+        options: RunOptions,
+    ) -> Result<StepResult, RuntimeError> {
+        let ahead = self.ahead.take().filter(|(step, s)| *step == inputs.step && self.session.holds(s));
+        let staged = match ahead {
+            Some((_, staged)) => staged,
+            None => self.session.stage(program, inputs)?,
+        };
+        let (index, step) = (self.last_batch + 1, inputs.step + 1);
+        // A new epoch has an order of its own, and evaluation takes the slot.
+        let last = index >= self.source.batches() || step as u64 > self.total;
+        let evaluated = self.args.eval_every.is_some_and(|n| (inputs.step as u64).is_multiple_of(n));
+        let mut running = self.session.start(staged, options)?;
+        if !last
+            && !evaluated
+            && let Ok(batch) = self.source.batch(order, index)
+        {
+            let (data, shapes) = by_name(&batch);
+            let schedule = self.args.lr_schedule;
+            let lr = learning_rate(schedule, self.args.lr, step as u64, self.total, self.args.warmup) as f32;
+            let next =
+                StepInputs { data: &data, shapes: &shapes, learning_rate: lr, step, seed: inputs.seed };
+            self.ahead = running.stage(program, &next).ok().map(|staged| (step, staged));
+        }
+        running.finish()
     }
 
     /// A progress line: on a terminal it is written over, elsewhere one every 30 s.
