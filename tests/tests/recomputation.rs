@@ -297,15 +297,21 @@ fn gradients_keep_their_bits_when_what_they_read_is_made_again() {
             }
         }
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
     let (once, again) = (&seen.once, &seen.again);
-    assert!(seen.bytes > 1 << 16, "{} bytes compared", seen.bytes);
-    println!(
-        "{} plans; {} operators ran again, {} of them over an input; not twice: {once:?}",
+    let table: String = again
+        .iter()
+        .map(|op| format!("- {op}{}\n", if seen.overwriting.contains(op) { ", over an input" } else { "" }))
+        .chain(once.iter().map(|op| format!("- {op}: not twice\n")))
+        .collect();
+    let summary = format!(
+        "{} plans ran {} operators again for their gradients, {} of them over an input",
         seen.plans,
         again.len(),
         seen.overwriting.len()
     );
+    test_support::report("recomputation", &summary, &table);
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    assert!(seen.bytes > 1 << 16, "{} bytes compared", seen.bytes);
     assert!(again.is_disjoint(once));
     let missing: Vec<&str> = OPS
         .iter()
