@@ -1,5 +1,18 @@
 //! A model as commands see it: the file, what the user says about it, the graphs of its programs.
 
+mod sizes;
+mod told;
+mod training;
+mod values;
+mod weights;
+
+pub use self::{training::list_trainable, values::Metric, weights::ModelWeights};
+
+use self::{
+    sizes::open_size,
+    told::{explain, tell, tell_measured, unread_inputs},
+    values::{Batchnorm, Dropout, OptimizerName, Rewrites, parse_loss, parts},
+};
 use crate::{
     cli::Global,
     dims::{self, DimArg},
@@ -10,24 +23,18 @@ use crate::{
 };
 use compiler::{
     buckets,
-    cost::{CostModel, DeviceProfile, key},
+    cost::{CostModel, DeviceProfile},
     dynamic,
     evaluate::evaluation,
-    import::{self, Imported, Open, Weights, trainable},
+    import::{self, Imported, Open, Weights},
     pipeline::{CompileError, rewritten_programs},
-    train::{Loss, Optimizer, TrainOptions, find_loss, usual_class_axis},
+    train::{Loss, TrainOptions, find_loss},
     variants::Part,
 };
 use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::{Guard, ProgramKind};
-use rewrite::{Level, Report};
-use runtime::{WeightSource, data::dataset::Dataset};
-use serde_json::json;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 use trace::TraceErrorKind;
 
 /// A model and what is to be made of it.
@@ -157,80 +164,6 @@ pub struct ModelArgs {
     pub explain_rewrites: bool,
 }
 
-/// `--rewrites`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum Rewrites {
-    Exact,
-    Fast,
-    Memory,
-}
-
-impl From<Rewrites> for Level {
-    fn from(r: Rewrites) -> Level {
-        match r {
-            Rewrites::Exact => Level::Exact,
-            Rewrites::Fast => Level::Fast,
-            Rewrites::Memory => Level::Memory,
-        }
-    }
-}
-
-/// PyTorch's default of `ignore_index`.
-const IGNORE_INDEX: i64 = -100;
-
-/// `--optimizer`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum OptimizerName {
-    Sgd,
-    Adam,
-    Adamw,
-}
-
-/// `--metric`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum Metric {
-    Loss,
-    Accuracy,
-}
-
-/// `--batchnorm`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum Batchnorm {
-    Auto,
-    Train,
-    Frozen,
-}
-
-/// `--dropout`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-#[allow(missing_docs)]
-pub enum Dropout {
-    Auto,
-    On,
-    Off,
-}
-
-fn parse_loss(text: &str) -> Result<Loss, String> {
-    Ok(match text {
-        "cross-entropy" => Loss::CrossEntropy,
-        "nll" => Loss::Nll,
-        "mse" => Loss::Mse,
-        "bce" => Loss::Bce,
-        _ => match text.strip_prefix("output:") {
-            Some(name) if !name.is_empty() => Loss::Output(name.to_owned()),
-            _ => return Err("give output:NAME, cross-entropy, nll, mse or bce".to_owned()),
-        },
-    })
-}
-
-fn parts(text: &str) -> Result<u32, String> {
-    u32::try_from(units::count(text)?).map_err(|_| "give a number below 2^32".to_owned())
-}
-
 /// A loaded model.
 pub struct Model {
     /// File name without its extension.
@@ -266,57 +199,6 @@ pub struct OpenModel {
 }
 
 impl ModelArgs {
-    fn optimizer(&self) -> Result<Optimizer, CliError> {
-        let finite = [Some(self.momentum), self.weight_decay, Some(self.eps), self.clip_norm];
-        if finite.into_iter().flatten().chain(self.betas.iter().copied()).any(|x| !x.is_finite() || x < 0.0) {
-            return Err(CliError::usage(
-                "--momentum, --weight-decay, --betas, --eps and --clip-norm must be finite and not negative",
-            ));
-        }
-        if self.clip_norm == Some(0.0) {
-            return Err(CliError::usage(
-                "--clip-norm 0 would scale every gradient to nothing: give a norm above 0",
-            ));
-        }
-        if self.betas.iter().any(|b| *b >= 1.0) {
-            return Err(CliError::usage("--betas must be below 1: with 1 a moment never forgets"));
-        }
-        let sgd = self.optimizer == OptimizerName::Sgd;
-        if !sgd && (self.momentum != 0.0 || self.nesterov) {
-            return Err(CliError::usage("--momentum and --nesterov are SGD's; adam and adamw have --betas"));
-        }
-        if self.nesterov && self.momentum == 0.0 {
-            return Err(CliError::usage("--nesterov needs --momentum"));
-        }
-        Ok(match self.optimizer {
-            OptimizerName::Sgd => Optimizer::Sgd {
-                momentum: self.momentum,
-                nesterov: self.nesterov,
-                weight_decay: self.weight_decay.unwrap_or(0.0),
-            },
-            name => Optimizer::Adam {
-                beta1: self.betas[0],
-                beta2: self.betas[1],
-                eps: self.eps,
-                weight_decay: self.weight_decay.unwrap_or(if name == OptimizerName::Adamw {
-                    0.01
-                } else {
-                    0.0
-                }),
-                decoupled: name == OptimizerName::Adamw,
-            },
-        })
-    }
-
-    fn ignore_index(&self) -> Result<i64, CliError> {
-        let classes = matches!(self.loss, Some(Loss::CrossEntropy | Loss::Nll));
-        if self.ignore_index.is_some() && !classes {
-            let what = "--ignore-index is for --loss cross-entropy and nll; a loss in the model has its own";
-            return Err(CliError::usage(what));
-        }
-        Ok(self.ignore_index.unwrap_or(IGNORE_INDEX))
-    }
-
     fn import_options(&self, training: bool) -> import::Options {
         import::Options {
             dims: self.dims.iter().filter_map(DimArg::fixed).collect(),
@@ -339,118 +221,9 @@ impl ModelArgs {
         }
     }
 
-    /// The axis of the scores that the labels do not have, where the usual one does not fit them and another does.
-    fn axis_by_extents(&self, graph: &Graph) -> Option<i64> {
-        let labels = self.label_extents.as_ref()?;
-        if !matches!(self.loss, Some(Loss::CrossEntropy | Loss::Nll)) {
-            return None;
-        }
-        let named =
-            |v: &&graph::ValueId| self.loss_output.as_ref().is_none_or(|n| **n == *graph.value(**v).name);
-        let scores = graph.ty(*graph.outputs.iter().find(named)?).shape.fixed()?;
-        let scores: Vec<u64> = scores.into_iter().map(|d| d as u64).collect();
-        let usual = usual_class_axis(scores.len());
-        let fits = |axis: usize| {
-            let rest: Vec<u64> = (0..scores.len()).filter(|a| *a != axis).map(|a| scores[a]).collect();
-            Dataset::fits(labels, &rest)
-        };
-        if scores.len() < 2 || fits(usual) {
-            return None;
-        }
-        (1..scores.len()).find(|a| fits(*a)).map(|a| a as i64)
-    }
-
-    /// Binds the first axis of every input.
-    ///
-    /// # Errors
-    ///
-    /// It has another extent in the model, or no input has one that is open.
-    pub fn bind_batch(&mut self, n: u64) -> Result<(), CliError> {
-        check_readable(&self.model)?;
-        let mut bound = false;
-        for (name, ty) in import::input_types(&self.model)? {
-            let Some(first) = ty.shape.0.first() else { continue };
-            let symbol = first.as_symbol();
-            let given =
-                |d: &&DimArg| symbol.is_some_and(|s| *d.name == *s.as_ref()) || d.name == format!("{name}:0");
-            if let Some((d, k)) =
-                self.dims.iter().find(given).and_then(|d| Some((d, d.other_than(n as i64)?)))
-            {
-                let what = format!("--batch {n} and --dim {}={k} bind one size: give one of them", d.name);
-                return Err(CliError::usage(what));
-            }
-            match (first.as_symbol(), first.as_const()) {
-                (Some(s), _) => {
-                    if self.dims.iter().all(|d| *d.name != *s.as_ref()) {
-                        self.dims.push(DimArg::bound(s.as_ref(), n as i64));
-                    }
-                    bound = true;
-                }
-                (None, Some(fixed)) if fixed == n as i64 => bound = true,
-                (None, fixed) => {
-                    let fixed = fixed.map_or_else(|| "computed".to_owned(), |k| k.to_string());
-                    let input = graph::quote_name(&name);
-                    let what =
-                        format!("--batch {n}: the first axis of input {input} is {fixed} in the model");
-                    return Err(CliError::usage(what));
-                }
-            }
-        }
-        if bound { Ok(()) } else { Err(CliError::usage("--batch: no input of the model has a first axis")) }
-    }
-
-    fn train_options(&self, graph: &Graph, candidates: &[Arc<str>]) -> Result<TrainOptions, CliError> {
-        let chosen = trainable::select(graph, candidates, &self.train, &self.freeze)
-            .map_err(|e| CliError::usage(e.to_string()))?;
-        Ok(TrainOptions {
-            loss: self.loss.clone(),
-            output: self.loss_output.clone(),
-            label: self.label.clone(),
-            class_axis: self.class_axis.or_else(|| self.axis_by_extents(graph)),
-            ignore_index: Some(self.ignore_index()?),
-            optimizer: self.optimizer()?,
-            clip_norm: self.clip_norm,
-            accumulate: self.accumulate,
-            trainable: chosen,
-        })
-    }
-
     fn import(&self, training: bool) -> Result<Imported, CliError> {
         check_readable(&self.model)?;
         Ok(import::import(&self.model, &self.import_options(training))?)
-    }
-}
-
-/// The names of the tensors that would be trained, with their types.
-pub fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliError> {
-    let imported = args.import(true)?;
-    let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
-        .map_err(|e| CliError::usage(e.to_string()))?;
-    let g = &imported.graph;
-    let find =
-        |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
-    Ok(chosen.iter().filter_map(|n| find(n)).collect())
-}
-
-/// Why a model cannot be planned ahead, if it cannot: a size of its inputs that nobody bound.
-fn open_size(imported: &Imported) -> Option<String> {
-    let g = &imported.graph;
-    let open = g.inputs.iter().find(|i| g.ty(i.value).shape.fixed().is_none())?;
-    let names: Vec<String> = imported.symbols.iter().take(4).map(|s| format!("--dim {s}=N")).collect();
-    let value = g.value(open.value);
-    Some(format!(
-        "input {:?} is {}; bind its sizes with {} for a static plan",
-        value.name,
-        value.ty,
-        names.join(" ")
-    ))
-}
-
-fn tell(remarks: &[import::Remark], global: Global) {
-    for r in remarks {
-        let times = if r.count > 1 { format!(" ({} nodes like this)", r.count) } else { String::new() };
-        let at = if r.node.is_empty() { String::new() } else { format!("{}: ", r.node) };
-        note(global.quiet, format!("{at}{}{times}", r.text));
     }
 }
 
@@ -655,61 +428,6 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     })
 }
 
-/// Says so if measured times are of few of the model's nodes.
-fn tell_measured(path: &Path, costs: &CostModel, programs: &[(ProgramKind, Graph)], global: Global) {
-    let nodes: Vec<_> = programs.iter().flat_map(|(_, g)| g.nodes.iter().map(move |n| (g, n))).collect();
-    let measured = nodes.iter().filter(|(g, n)| costs.measured.contains_key(&key(g, n))).count();
-    if !costs.measured.is_empty() && measured * 2 < nodes.len() {
-        let what = format!(
-            "measured times of {measured} of the {} nodes, the others are estimated: was another model or size profiled?",
-            nodes.len()
-        );
-        note(global.quiet, format!("{}: {what}", path.display()));
-    }
-}
-
-/// Names of a model's inputs that none of its programs takes.
-fn unread_inputs(model: &Graph, programs: &[(ProgramKind, Graph)]) -> Vec<String> {
-    let taken =
-        |name: &str| programs.iter().any(|(_, g)| g.inputs.iter().any(|i| &*g.value(i.value).name == name));
-    let names = model.inputs.iter().map(|i| &*model.value(i.value).name);
-    names.filter(|n| !taken(n)).map(graph::quote_name).map(|n| n.to_string()).collect()
-}
-
-/// Tells what rewriting did: the whole list on stdout, or one object with `--json`.
-fn explain(reports: &[(ProgramKind, Report)], level: Level, global: Global) {
-    if global.json {
-        let program = |(kind, r): &(ProgramKind, Report)| {
-            let fired = r.fired.iter().map(|f| {
-                json!({"rule": f.rule, "at": f.at, "nanoseconds_saved": f.nanoseconds, "bytes_saved": f.bytes})
-            });
-            let missed = r.missed.iter().map(|m| json!({"rule": m.rule, "at": m.at, "why": m.why}));
-            let (fired, missed): (Vec<_>, Vec<_>) = (fired.collect(), missed.collect());
-            json!({"program": kind.to_string(), "fired": fired, "not_fired": missed})
-        };
-        let programs: Vec<_> = reports.iter().map(program).collect();
-        println!("{}", json!({"schema": 1, "rewrites": level.to_string(), "programs": programs}));
-        return;
-    }
-    for (kind, report) in reports {
-        println!("rewrites of {kind}, {level}: {} fired", report.fired.len());
-        for (rule, (times, nanoseconds, bytes)) in report.totals() {
-            println!(
-                "  {rule:<28} {times:>5} times, saves {} of writing, {:.3} ms",
-                signed(bytes),
-                nanoseconds as f64 / 1e6
-            );
-        }
-        print!("{report}");
-    }
-}
-
-/// Bytes that may be fewer than none.
-fn signed(bytes: i64) -> String {
-    let sign = if bytes < 0 { "-" } else { "" };
-    format!("{sign}{}", units::bytes(bytes.unsigned_abs()))
-}
-
 /// File name without its extension.
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(|| "model".to_owned(), |s| s.to_string_lossy().into_owned())
@@ -721,22 +439,4 @@ pub fn costs(path: Option<&Path>) -> Result<CostModel, CliError> {
     let text = read_text(path)?;
     serde_json::from_str(&text)
         .map_err(|e| CliError::bad_input(format!("{}: not a costs file: {e}", path.display())))
-}
-
-/// The model's own weights, streamed from its files.
-pub struct ModelWeights<'a>(pub &'a Weights);
-
-impl WeightSource for ModelWeights<'_> {
-    fn load(
-        &mut self,
-        name: &str,
-        ty: &TensorType,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(), String> {
-        let weight = self.0.get(name).ok_or("the model has no such tensor")?;
-        if weight.tensor.ty() != *ty {
-            return Err(format!("the model's is {}, the plan's {ty}", weight.tensor.ty()));
-        }
-        self.0.read(name, &mut |chunk| sink(chunk).map_err(std::io::Error::other)).map_err(|e| e.to_string())
-    }
 }

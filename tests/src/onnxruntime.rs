@@ -109,3 +109,15 @@ pub fn run_all(python: &Path, folder: &Path) -> String {
     assert!(out.status.success(), "{}\n{}", failed.join("\n"), String::from_utf8_lossy(&out.stderr));
     text
 }
+
+/// Trains with onnxruntime as `tests/python/train_emitted.py` describes; `case` is written to `path`.
+///
+/// # Panics
+///
+/// If the script fails.
+pub fn train(python: &Path, path: &Path, case: &serde_json::Value) {
+    fs::write(path, case.to_string()).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/train_emitted.py");
+    let out = Command::new(python).arg(script).arg(path).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}

@@ -131,7 +131,7 @@ fn every_operator_is_written_or_listed() {
                 let path = dir.join("model.onnx");
                 let names = [op.name().to_owned(), format!("{}/{}", op.name(), case.name)];
                 let entry = names.iter().find(|n| listed.contains_key(n.as_str()));
-                match (emit_onnx(&graph, &none(), &path, u64::MAX), entry) {
+                match (emit_onnx(&graph, &[], &none(), &path, u64::MAX), entry) {
                     (Err(_), Some(name)) => {
                         seen.insert(name.clone());
                         continue;
@@ -211,7 +211,7 @@ fn write_gradients(root: &Path, folder: &Path, file: &str, model: &str, referenc
     let outputs: Vec<_> = g.outputs.iter().enumerate().map(named).collect();
     let dir = folder.join(format!("{file}.gradients"));
     fs::create_dir_all(&dir).unwrap();
-    emit_onnx(g, &imported.weights, &dir.join("model.onnx"), u64::MAX)
+    emit_onnx(g, &[], &imported.weights, &dir.join("model.onnx"), u64::MAX)
         .unwrap_or_else(|e| panic!("{file}: {e}"));
     write_case(&dir, g, &given, &outputs);
 }
@@ -248,8 +248,8 @@ fn write_step(
     }
     let dir = folder.join(format!("{file}.{name}"));
     fs::create_dir_all(&dir).unwrap();
-    let done =
-        emit_onnx(g, &imported.weights, &dir.join("model.onnx"), 0).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let done = emit_onnx(g, &[], &imported.weights, &dir.join("model.onnx"), 0)
+        .unwrap_or_else(|e| panic!("{file}: {e}"));
     assert_eq!((done.files.len(), done.without_elements), (2, 0));
     write_case(&dir, g, &given, &outputs);
 }

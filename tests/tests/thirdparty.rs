@@ -74,6 +74,7 @@ fn inference_equals_onnxruntime_or_is_refused_for_a_reason() {
         .collect();
     let (mut failures, mut seen, mut compared, mut imported_count) = (Vec::new(), BTreeSet::new(), 0, 0);
     let all = models(&root.join("thirdparty"));
+    let mut table = vec!["| model | | |\n|---|---|---|\n".to_owned()];
     for path in &all {
         let name = name(path);
         let io = root.join("reference_thirdparty").join(format!("{name}.io.npz"));
@@ -88,7 +89,7 @@ fn inference_equals_onnxruntime_or_is_refused_for_a_reason() {
         // Whatever is refused, by the importer or by a kernel, is refused in one line and for a reviewed reason.
         let mut refusal = |e: String| match refused.get(name.as_str()) {
             Some((words, why)) if e.contains(words) && !e.contains('\n') => {
-                println!("refused  {name}: {why}");
+                table.push(format!("| {name} | refused | {why} |\n"));
                 seen.insert(name.clone());
             }
             Some((words, _)) => failures.push(format!("{name}: {words:?} expected in {e}")),
@@ -103,7 +104,7 @@ fn inference_equals_onnxruntime_or_is_refused_for_a_reason() {
         };
         imported_count += 1;
         let Some(io) = io else {
-            println!("imported {name}: {} nodes", imported.graph.nodes.len());
+            table.push(format!("| {name} | imported | {} nodes |\n", imported.graph.nodes.len()));
             continue;
         };
         let g = &imported.graph;
@@ -120,14 +121,21 @@ fn inference_equals_onnxruntime_or_is_refused_for_a_reason() {
                         Err(e) => failures.push(format!("{name}: {output}: {e}")),
                     }
                 }
-                println!("compared {name}: {} nodes, off by {worst:.1e} of the largest", g.nodes.len());
+                let nodes = g.nodes.len();
+                table.push(format!(
+                    "| {name} | compared | {nodes} nodes, off by {worst:.1e} of the largest |\n"
+                ));
             }
         }
     }
     for name in refused.keys().filter(|n| !seen.contains(**n)) {
         failures.push(format!("{name} is listed, and was not refused"));
     }
-    println!("{imported_count} of {} are imported, {compared} compared with onnxruntime", all.len());
+    let all = all.len();
+    let summary = format!(
+        "{imported_count} of {all} models of others are imported, {compared} compared with onnxruntime"
+    );
+    test_support::report("thirdparty", &summary, &table.concat());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -178,6 +186,7 @@ fn reason(message: &str) -> String {
 #[test]
 fn unbound_sizes_work_or_are_named() {
     let Some(root) = data("models") else { return };
+    let (mut text, mut counts) = (String::new(), Vec::new());
     for folder in ["small", "topology", "thirdparty"] {
         let mut table: BTreeMap<String, (usize, String)> = BTreeMap::new();
         let all = models(&root.join(folder));
@@ -192,10 +201,15 @@ fn unbound_sizes_work_or_are_named() {
             let entry = table.entry(key).or_insert((0, name(path)));
             entry.0 += 1;
         }
-        println!("{folder}: {} models without bound sizes", all.len());
+        text += &format!("## {folder}\n\n| models | | first of them |\n|---|---|---|\n");
         for (why, (count, first)) in &table {
-            println!("  {count:4}  {why}   (first: {first})");
+            text += &format!("| {count} | {} | {first} |\n", why.replace('|', "\\|"));
         }
+        text.push('\n');
+        let works = |key: &str| table.get(key).map_or(0, |t| t.0);
+        counts.push(format!("{folder} {} of {}", works("trains") + works("infers"), all.len()));
         assert!(table.contains_key("trains") || table.contains_key("infers"), "{folder}: nothing works");
     }
+    let summary = format!("without bound sizes models are static: {}", counts.join(", "));
+    test_support::report("unbound_sizes", &summary, &text);
 }

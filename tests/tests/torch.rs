@@ -13,10 +13,7 @@ use ops::cpu::interpret;
 use plan::ProgramKind;
 use rewrite::Level;
 use serde_json::Value as Json;
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 use tests::{
     data, initial_state, inputs,
     onnxruntime::{Tolerance, empty_folder, python, run_all, write_case},
@@ -300,7 +297,7 @@ fn a_folded_model_infers_as_before() {
 
 #[test]
 fn losses_and_gradients_equal_pytorch() {
-    check_files(Level::Exact, |_, _| true);
+    check_files("pytorch", Level::Exact, |_, _| true);
 }
 
 /// Rewritten for memory (attention without scores, loss without logits, GELU and LayerNormalization recognised), within the same
@@ -308,16 +305,18 @@ fn losses_and_gradients_equal_pytorch() {
 #[test]
 fn rewritten_for_memory_losses_and_gradients_equal_pytorch() {
     let models = ["bert", "gpt2", "vit_b_16", "wav2vec", "convnext_tiny", "mlp"];
-    check_files(Level::Memory, |model, file| {
+    check_files("pytorch_rewritten", Level::Memory, |model, file| {
         models.contains(&model) && (file.contains("_loss") || file.contains("op14"))
     });
 }
 
-fn check_files(level: Level, which: impl Fn(&str, &str) -> bool) {
+/// Checks files and reports which, and what of them is not compared.
+fn check_files(name: &str, level: Level, which: impl Fn(&str, &str) -> bool) {
     let Some(root) = data("models") else { return };
     let only = std::env::var("DTRC_ONLY").unwrap_or_default();
     let mut failures = Vec::new();
-    let mut count = 0;
+    let (mut count, mut exceptions) = (0, 0);
+    let mut table = String::from("| file | result | not compared as the others are |\n|---|---|---|\n");
     let mut references: BTreeMap<String, Reference> = BTreeMap::new();
     for (model, file) in files(&root) {
         // Random masks are not PyTorch's; a folded BatchNormalization is none any more. Both have tests of their own.
@@ -330,14 +329,14 @@ fn check_files(level: Level, which: impl Fn(&str, &str) -> bool) {
         }
         let reference = references.entry(model.clone()).or_insert_with(|| Reference::load(&root, &model));
         count += 1;
-        let path: PathBuf = file.clone().into();
-        let note = exception(&file, &model, &absent_parameters(reference, &file))
-            .map_or(String::new(), |e| format!("   ({e})"));
+        let note = exception(&file, &model, &absent_parameters(reference, &file));
+        exceptions += usize::from(note.is_some());
+        let before = failures.len();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             check(&root, &file, &model, reference, level)
         }));
         match result {
-            Ok(Ok(())) => println!("ok    {}{note}", path.display()),
+            Ok(Ok(())) => {}
             Ok(Err(e)) => failures.push(format!("{file}: {e}")),
             Err(p) => {
                 let text = p
@@ -347,7 +346,13 @@ fn check_files(level: Level, which: impl Fn(&str, &str) -> bool) {
                 failures.push(format!("{file}: panic: {}", text.unwrap_or_default()));
             }
         }
+        let verdict = if failures.len() == before { "agrees" } else { "differs" };
+        table += &format!("| {file} | {verdict} | {} |\n", note.unwrap_or_default());
     }
-    println!("{} of {count} files agree with PyTorch", count - failures.len());
+    let agree = count - failures.len();
+    let summary = format!(
+        "{agree} of {count} files agree with PyTorch (rewrites: {level}), {exceptions} are compared in part"
+    );
+    test_support::report(name, &summary, &table);
     assert!(failures.is_empty(), "{} of {count} files differ:\n{}", failures.len(), failures.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: the checks that continuous integration runs, in one place.
+//! `cargo xtask lint`: what continuous integration checks before it tests, in one place; `ci` adds the tests.
 
 mod gpu_bundle;
 

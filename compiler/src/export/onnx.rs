@@ -1,8 +1,8 @@
 //! A program before it is planned, as an ONNX model.
 //!
 //! Each node becomes the standard operator that it is, or a function of [`DOMAIN`] with the body that stands beside the operator
-//! ([`ops::export`]). State is an input whose initializer holds what it starts with; its next version is the output `NAME.next`. So any
-//! ONNX runtime can run a training step, and says whether ours is right.
+//! ([`ops::export`]). State that the step changes is an input whose initializer holds what it starts with; its next version is the output
+//! `NAME.next`. So any ONNX runtime can run a training step, again and again, and says whether ours is right.
 
 use super::{edit::Aside, proto};
 use crate::import::{WeightError, Weights};
@@ -68,9 +68,11 @@ pub struct EmittedOnnx {
     pub without_elements: usize,
 }
 
-/// Writes a program to `path`; states of more than `inline_limit` bytes together go to `PATH.weights`.
+/// Writes a program to `path`; states of more than `inline_limit` bytes together go to `PATH.weights`. `others` are the other programs of
+/// the same step: what one of them changes is an input here, too, although this one may only read it.
 pub fn emit_onnx(
     graph: &Graph,
+    others: &[&Graph],
     weights: &Weights,
     path: &Path,
     inline_limit: u64,
@@ -79,7 +81,7 @@ pub fn emit_onnx(
         let path = path.to_owned();
         move |error| EmitOnnxError::Io { path, error }
     };
-    let mut w = Writer::new(graph);
+    let mut w = Writer::new(graph, others);
     w.interface();
     let bytes: u64 = graph.states.iter().filter_map(|s| graph.ty(s.input).bytes()).sum();
     let mut external = None;
@@ -172,6 +174,8 @@ struct Writer<'a> {
     taken: BTreeSet<String>,
     /// Whether a node, an output or a state reads a value.
     used: Vec<bool>,
+    /// Names of the states that the step changes.
+    moving: BTreeSet<&'a str>,
     /// Initializers by their elements.
     constants: BTreeMap<Vec<u8>, String>,
     /// Names of functions by operator and body.
@@ -181,13 +185,16 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(graph: &'a Graph) -> Writer<'a> {
+    fn new(graph: &'a Graph, others: &[&'a Graph]) -> Writer<'a> {
         let names: Vec<String> = graph.values.iter().map(|v| v.name.to_string()).collect();
         let taken = names.iter().cloned().collect();
         let mut used = vec![false; graph.values.len()];
         let read = graph.nodes.iter().flat_map(|n| n.inputs.iter().flatten());
         let ends = graph.outputs.iter().chain(graph.states.iter().filter_map(|s| s.output.as_ref()));
         read.chain(ends).for_each(|v| used[v.index()] = true);
+        let programs = [graph].into_iter().chain(others.iter().copied());
+        let moving =
+            programs.flat_map(|g| &g.states).filter(|s| s.output.is_some()).map(|s| &*s.name).collect();
         let mut model = pb::ModelProto { ir_version: IR_VERSION, ..Default::default() };
         model.producer_name = "dtrc".to_owned();
         model.producer_version = env!("CARGO_PKG_VERSION").to_owned();
@@ -198,6 +205,7 @@ impl<'a> Writer<'a> {
             names,
             taken,
             used,
+            moving,
             constants: BTreeMap::new(),
             functions: BTreeMap::new(),
             copies: Vec::new(),
@@ -245,7 +253,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// States as initializers, those that move as inputs, too. Returns how many have no elements.
+    /// States as initializers, those that the step changes as inputs, too. Returns how many have no elements.
     fn states(&mut self, weights: &Weights, external: &mut Option<External>) -> Result<usize, EmitOnnxError> {
         let mut absent = 0;
         for s in &self.graph.states {
@@ -253,7 +261,7 @@ impl<'a> Writer<'a> {
             let name = self.names[s.input.index()].clone();
             let tensor = initializer(s, ty, &name, weights, external)?;
             let graph = self.model.graph.mut_or_insert_default();
-            if s.output.is_some() || tensor.is_none() {
+            if self.moving.contains(&*s.name) || tensor.is_none() {
                 graph.input.push(proto::value_info(&name, ty));
             }
             match tensor {

@@ -16,6 +16,7 @@ use compiler::{
     planner::Options as PlannerOptions,
     variants::{self, Part},
 };
+use graph::Graph;
 use plan::{ProgramKind, hex};
 use serde_json::json;
 use std::{
@@ -40,8 +41,10 @@ pub struct Args {
     #[arg(long, short)]
     output: Option<PathBuf>,
 
-    /// Also write what is planned as an ONNX model, before planning: inputs, state and its next versions NAME.next. With --accumulate the
-    /// last part of a step, and beside it, in F.micro.onnx, the part that is run before it N-1 times.
+    /// Also write what is planned as an ONNX model, before planning: inputs, state that it changes, and its next versions NAME.next
+    /// (feed them back as NAME). With --accumulate N the last part of a step, and beside it, in F.micro.onnx, the part that is run before
+    /// it N-1 times: both take the state that either changes. To draw the dropout masks of train --seed S, feed as `step` the update's
+    /// number, from 1, and as `seed` 65536 S + P in part P of it, from 0.
     #[arg(long, value_name = "F.onnx")]
     emit_onnx: Option<PathBuf>,
 
@@ -211,10 +214,10 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
         return Err(CliError::usage(what));
     }
     let last = rest.iter().find(|p| first.kind == ProgramKind::Micro && p.kind == ProgramKind::Last);
-    let Some(last) = last else { return emit_part(model, first, path, global) };
+    let Some(last) = last else { return emit_part(model, first, &[], path, global) };
     check_writable(path)?;
-    emit_part(model, first, &micro(path), global)?;
-    emit_part(model, last, path, global)
+    emit_part(model, first, &[&last.graph], &micro(path), global)?;
+    emit_part(model, last, &[&first.graph], path, global)
 }
 
 /// Where the parts of an accumulated step go that are not the last.
@@ -222,14 +225,19 @@ fn micro(path: &Path) -> PathBuf {
     path.with_extension("micro.onnx")
 }
 
-fn emit_part(model: &Model, part: &Part, path: &Path, global: Global) -> Result<(), CliError> {
+fn emit_part(
+    model: &Model,
+    part: &Part,
+    others: &[&Graph],
+    path: &Path,
+    global: Global,
+) -> Result<(), CliError> {
     check_writable(path)?;
-    let done = export::emit_onnx(&part.graph, &model.weights, path, export::onnx::INLINE_LIMIT).map_err(
-        |e| match e {
-            export::EmitOnnxError::Io { path, error } => CliError::unwritable(&path, &error),
-            e => CliError::bad_input(format!("--emit-onnx: {e}")),
-        },
-    )?;
+    let limit = export::onnx::INLINE_LIMIT;
+    let done = export::emit_onnx(&part.graph, others, &model.weights, path, limit).map_err(|e| match e {
+        export::EmitOnnxError::Io { path, error } => CliError::unwritable(&path, &error),
+        e => CliError::bad_input(format!("--emit-onnx: {e}")),
+    })?;
     let files: Vec<String> = done.files.iter().map(|f| f.display().to_string()).collect();
     note(
         global.quiet,
