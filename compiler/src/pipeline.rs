@@ -8,12 +8,12 @@ use crate::{
     dynamic::DynamicError,
     emit::{self, EmitError},
     lower::{LowerError, lower_with},
-    planner::{self, Infeasible, Options as PlannerOptions, PlanError, Problem},
+    planner::{self, Infeasible, Options as PlannerOptions, PlanError, Planned, Problem},
     train::{Loss, TrainError, TrainOptions, training_step, with_loss},
 };
 use graph::{Graph, ValueId, VerifyError, verify};
 use ops::Registry;
-use plan::{Device, Plan, Program, ProgramKind, ValidateError, numerics, slot_bytes, validate};
+use plan::{Device, Plan, Program, ProgramKind, StateEntry, ValidateError, numerics, slot_bytes, validate};
 use rewrite::{Costs, Level, Report, RewriteError, Rewritten, Stage, rewrite};
 use trace::TraceError;
 
@@ -228,39 +228,14 @@ pub fn plan_budgets(
     budgets: &[Budget],
     request: &Request<'_>,
 ) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
-    let all: Vec<&Graph> = graphs.iter().map(|(_, g)| g).collect();
-    let (state, own_bytes) = emit::state_section(&all, request.weight_hash)?;
-    let slot_bytes = slot_bytes(request.device, all);
-    let state_bytes = own_bytes.saturating_add(slot_bytes);
-    let hash =
-        numerics(request.device, request.accumulate, graphs.iter().map(|(k, g)| (*k, g, None)), &Registry);
-    let mut out = Vec::new();
-    for result in within(&graphs, state_bytes, budgets, request)? {
-        let Within { programs, budget, keep_all } = match result {
-            Ok(within) => within,
-            Err(e) => {
-                out.push(Err(e));
-                continue;
-            }
-        };
-        let arena = programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max);
-        let plan = Plan {
-            model: request.model.to_owned(),
-            device: request.device,
-            budget,
-            arena,
-            numerics: hash,
-            provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
-            state: state.clone(),
-            state_bytes,
-            slot_bytes,
-            accumulate: request.accumulate,
-            programs,
-        };
-        validate(&plan, ops::cuda::registry(plan.device == Device::Cuda))?;
-        out.push(Ok(Compiled { plan, budget, keep_all }));
-    }
-    Ok(out)
+    let (state, state_bytes) = state_of(&graphs, request)?;
+    within(&graphs, state_bytes, budgets, request)?
+        .into_iter()
+        .map(|found| match found {
+            Ok(found) => compiled(&graphs, found, state.clone(), state_bytes, request).map(Ok),
+            Err(e) => Ok(Err(e)),
+        })
+        .collect()
 }
 
 /// Programs that fit a budget, in the order of their graphs.
@@ -278,11 +253,7 @@ pub(crate) fn within(
     budgets: &[Budget],
     request: &Request<'_>,
 ) -> Result<Vec<Result<Within, CompileError>>, CompileError> {
-    let facts = ops::cuda::registry(request.device == Device::Cuda);
-    let problems: Vec<Problem> = graphs
-        .iter()
-        .map(|(_, g)| lower_with(g, request.costs, state_bytes, facts))
-        .collect::<Result<_, _>>()?;
+    let problems = problems(graphs, state_bytes, request)?;
     let mut keep_all = state_bytes;
     if budgets.iter().any(|b| matches!(b, Budget::OfKeepAll(_))) {
         for p in &problems {
@@ -305,28 +276,112 @@ pub(crate) fn within(
         let answers: Vec<_> = planned.iter_mut().filter_map(Iterator::next).collect();
         let mut results = Vec::new();
         let mut refusal: Option<Infeasible> = None;
+        let refused = answers.iter().any(Result::is_err);
+        let mut least = 0;
         for (problem, answer) in problems.iter().zip(answers) {
             match answer {
+                Ok(_) if refused => least = least.max(planner::least_budget(problem, request.planner)?),
                 Ok(p) => results.push(p),
-                Err(e) => {
-                    // Of several programs the one that needs most decides.
-                    let e = planner::confirm(problem, e, request.planner)?;
-                    if refusal.as_ref().is_none_or(|r| r.least_arena < e.least_arena) {
-                        refusal = Some(e);
-                    }
-                }
+                // Of several programs the one that needs most decides.
+                Err(e) if refusal.as_ref().is_none_or(|r| r.least_arena < e.least_arena) => refusal = Some(e),
+                Err(_) => {}
             }
         }
-        if let Some(e) = refusal {
+        if let Some(mut e) = refusal {
+            e.least_arena = e.least_arena.max(least);
             out.push(Err(PlanError::Infeasible(Box::new(e)).into()));
             continue;
         }
-        let mut programs: Vec<Program> = Vec::new();
-        for (((kind, g), problem), planned) in graphs.iter().zip(&problems).zip(&results) {
-            programs.push(emit::program(*kind, g.clone(), problem, planned)?);
-        }
-        let keep_all = results.iter().map(|p| p.keep_all.arena).fold(state_bytes, u64::max);
-        out.push(Ok(Within { programs, budget, keep_all }));
+        out.push(Ok(emitted(graphs, &problems, &results, budget, state_bytes)?));
     }
     Ok(out)
+}
+
+fn emitted(
+    graphs: &[(ProgramKind, Graph)],
+    problems: &[Problem],
+    planned: &[Planned],
+    budget: u64,
+    state_bytes: u64,
+) -> Result<Within, CompileError> {
+    let mut programs: Vec<Program> = Vec::new();
+    for (((kind, g), problem), planned) in graphs.iter().zip(problems).zip(planned) {
+        programs.push(emit::program(*kind, g.clone(), problem, planned)?);
+    }
+    let keep_all = planned.iter().map(|p| p.keep_all.arena).fold(state_bytes, u64::max);
+    Ok(Within { programs, budget, keep_all })
+}
+
+/// The plan at the least budget that is found for all programs: what a refusal names, and planning at any larger budget succeeds.
+pub fn plan_least(
+    graphs: Vec<(ProgramKind, Graph)>,
+    request: &Request<'_>,
+) -> Result<Compiled, CompileError> {
+    let (state, state_bytes) = state_of(&graphs, request)?;
+    let problems = problems(&graphs, state_bytes, request)?;
+    let (budget, planned) = planner::plan_least(&problems, request.planner)?;
+    let within = emitted(&graphs, &problems, &planned, budget.max(state_bytes), state_bytes)?;
+    compiled(&graphs, within, state, state_bytes, request)
+}
+
+/// Whether a plan of every program is found within a budget; without writing one, in a fraction of the time.
+///
+/// # Errors
+/// No plan, or none within the budget.
+pub fn fits(graphs: &[(ProgramKind, Graph)], budget: u64, request: &Request<'_>) -> Result<(), CompileError> {
+    let (_, state_bytes) = state_of(graphs, request)?;
+    for problem in problems(graphs, state_bytes, request)? {
+        planner::fits(&problem, budget, request.planner)?.map_err(|e| PlanError::Infeasible(Box::new(e)))?;
+    }
+    Ok(())
+}
+
+fn state_of(
+    graphs: &[(ProgramKind, Graph)],
+    request: &Request<'_>,
+) -> Result<(Vec<StateEntry>, u64), CompileError> {
+    let all: Vec<&Graph> = graphs.iter().map(|(_, g)| g).collect();
+    let (state, own_bytes) = emit::state_section(&all, request.weight_hash)?;
+    Ok((state, own_bytes.saturating_add(slot_bytes(request.device, all))))
+}
+
+fn problems(
+    graphs: &[(ProgramKind, Graph)],
+    state_bytes: u64,
+    request: &Request<'_>,
+) -> Result<Vec<Problem>, CompileError> {
+    let facts = ops::cuda::registry(request.device == Device::Cuda);
+    let lowered = graphs.iter().map(|(_, g)| lower_with(g, request.costs, state_bytes, facts));
+    Ok(lowered.collect::<Result<_, _>>()?)
+}
+
+/// The validated plan of programs over a state section.
+fn compiled(
+    graphs: &[(ProgramKind, Graph)],
+    within: Within,
+    state: Vec<StateEntry>,
+    state_bytes: u64,
+    request: &Request<'_>,
+) -> Result<Compiled, CompileError> {
+    let Within { programs, budget, keep_all } = within;
+    let plan = Plan {
+        model: request.model.to_owned(),
+        device: request.device,
+        budget,
+        arena: programs.iter().map(|p| p.certificate.arena).fold(state_bytes, u64::max),
+        numerics: numerics(
+            request.device,
+            request.accumulate,
+            graphs.iter().map(|(k, g)| (*k, g, None)),
+            &Registry,
+        ),
+        provenance: format!("dtrc {}", env!("CARGO_PKG_VERSION")),
+        state,
+        state_bytes,
+        slot_bytes: slot_bytes(request.device, graphs.iter().map(|(_, g)| g)),
+        accumulate: request.accumulate,
+        programs,
+    };
+    validate(&plan, ops::cuda::registry(plan.device == Device::Cuda))?;
+    Ok(Compiled { plan, budget, keep_all })
 }

@@ -111,7 +111,7 @@ fn infeasible(e: &Infeasible) -> CliError {
     let mut m = format!("the budget of {} is too small: {verdict}\n", exact(e.budget));
     m.push_str(&format!("  state alone needs {} of it\n", bytes(e.state_floor)));
     m.push_str(&format!(
-        "  a plan is known for {} (give --budget {}); min-budget looks for less\n",
+        "  the least budget known is {} (give --budget {})\n",
         bytes(e.least_arena),
         e.least_arena
     ));

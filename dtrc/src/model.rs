@@ -133,6 +133,10 @@ pub struct ModelArgs {
     #[arg(long)]
     pub strict_static: bool,
 
+    /// The command has no use for a dynamic program, whatever the user asked for.
+    #[arg(skip)]
+    pub only_static: bool,
+
     /// Plan the model's outputs only, without a training step.
     #[arg(long)]
     pub inference: bool,
@@ -227,9 +231,9 @@ impl ModelArgs {
     }
 }
 
-/// As [`load_any`], for commands that need a static program.
+/// As [`load_any`], for commands that need a static program and say what can be done where there is none.
 pub fn load(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
-    let strict = ModelArgs { strict_static: true, ..args.clone() };
+    let strict = ModelArgs { strict_static: true, only_static: true, ..args.clone() };
     load_any(&strict, global)
 }
 
@@ -261,6 +265,17 @@ impl OpenModel {
             weight_hash,
         }
     }
+}
+
+/// What a command that needs a static program says of a model that is none: `dims` would make it one, or data decide.
+fn needs_static(args: &ModelArgs, dims: Option<String>, reason: &str) -> CliError {
+    let what = match dims {
+        Some(dims) => format!("this command needs a static model: bind its sizes with {dims}"),
+        None => format!(
+            "this command needs a static model, and here data decide ({reason}): compile --budget BYTES and train take it, its program is              made anew at every step"
+        ),
+    };
+    CliError::bad_input(format!("{}: {what}", args.model.display()))
 }
 
 /// A model with buckets: static programs at the bounds, and a dynamic one for all else.
@@ -356,9 +371,16 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     let imported = import::import(&args.model, &args.import_options(!args.inference));
     let mut imported = match imported {
         Err(e) if e.is_open() && !args.strict_static => return load_open(args, global, e.reason()),
+        Err(e) if e.is_open() && args.only_static => {
+            return Err(needs_static(args, e.hint_of_dims(), &e.reason()));
+        }
         other => other?,
     };
     if let Some(reason) = open_size(&imported) {
+        if args.only_static {
+            let dims: Vec<String> = imported.symbols.iter().map(ToString::to_string).collect();
+            return Err(needs_static(args, import::dim_flags(&dims), &reason));
+        }
         if args.strict_static {
             return Err(CliError::bad_input(format!("{}: {reason}", args.model.display())));
         }

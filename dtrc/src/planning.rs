@@ -4,7 +4,7 @@ use crate::model::Model;
 use compiler::{
     emit,
     lower::lower,
-    pipeline::{Budget, CompileError, Compiled, Request, plan_budgets},
+    pipeline::{self, Budget, CompileError, Compiled, Request, plan_budgets},
     planner::{Options, Problem},
     variants,
 };
@@ -27,19 +27,41 @@ pub fn plan_on(
     budgets: &[Budget],
     planner: &Options,
 ) -> Result<Vec<Result<Compiled, CompileError>>, CompileError> {
-    let weights = &model.weights;
-    let request = Request {
-        model: &model.name,
-        accumulate: model.accumulate,
-        device,
-        weight_hash: &|name| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes()),
-        costs: &model.costs,
-        planner,
-    };
+    let hash = weight_hash(model);
+    let request = Request { device, ..request(model, planner, &hash) };
     let Some(open) = &model.open else { return plan_budgets(model.graphs(), budgets, &request) };
     let open = open.request(&model.name, &model.costs.profile, request.weight_hash);
     let one = |b: &Budget| variants::plan(model.parts.clone(), Some(&open), &[*b], None, &request);
     Ok(budgets.iter().map(one).collect())
+}
+
+/// The plan at the least budget that is found.
+pub fn plan_least(model: &Model, planner: &Options) -> Result<Compiled, CompileError> {
+    pipeline::plan_least(model.graphs(), &request(model, planner, &weight_hash(model)))
+}
+
+/// Whether a plan is found within a number of bytes; an error says why not.
+pub fn fits(model: &Model, bytes: u64, planner: &Options) -> Result<(), CompileError> {
+    pipeline::fits(&model.graphs(), bytes, &request(model, planner, &weight_hash(model)))
+}
+
+fn weight_hash(model: &Model) -> impl Fn(&str) -> Option<[u8; 32]> + '_ {
+    |name| model.weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes())
+}
+
+fn request<'a>(
+    model: &'a Model,
+    planner: &'a Options,
+    weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
+) -> Request<'a> {
+    Request {
+        model: &model.name,
+        accumulate: model.accumulate,
+        device: plan::Device::Cpu,
+        weight_hash,
+        costs: &model.costs,
+        planner,
+    }
 }
 
 /// The planning problem of each of the model's programs.

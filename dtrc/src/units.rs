@@ -87,6 +87,29 @@ pub fn absolute(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Beyond this a ratio is a slip, and its bytes are more than any machine has.
+const MAX_RATIO: f64 = 1e6;
+
+/// Reads a budget as a ratio of a peak.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    let n = text.parse().ok().filter(|n| (0.0..=MAX_RATIO).contains(n));
+    n.ok_or_else(|| "give a ratio such as 0.5; 1 is the whole peak".to_owned())
+}
+
+/// Reads a share that is a number of at least 0.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn share(text: &str) -> Result<f64, String> {
+    let n = text.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
+    n.ok_or_else(|| "give a share such as 0.01".to_owned())
+}
+
 /// Most threads that are asked for by intent.
 const MAX_THREADS: usize = 1024;
 
@@ -113,6 +136,15 @@ pub fn count(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ratios_and_shares_are_numbers() {
+        assert_eq!((ratio("0.5"), ratio("0"), share("2")), (Ok(0.5), Ok(0.0), Ok(2.0)));
+        for bad in ["nan", "inf", "-1", "", "half"] {
+            assert!(ratio(bad).is_err() && share(bad).is_err(), "{bad}");
+        }
+        assert!(ratio("1e300").is_err());
+    }
 
     #[test]
     fn budgets_are_read() {

@@ -6,6 +6,22 @@ use support::dtrc;
 use tests::data;
 
 #[test]
+fn commands_that_need_a_static_model_say_how_to_get_one() {
+    let Some(root) = data("models") else { return };
+    let file = |n: &str| root.join("small").join(n).display().to_string();
+    let dir = tempfile::tempdir().unwrap();
+    let costs = dir.path().join("c.json").display().to_string();
+    for command in [&["sweep"][..], &["min-budget"], &["profile", "-o", &costs]] {
+        let run = |model: &str| dtrc(&[command, &[model]].concat());
+        run(&file("mlp.ts_loss.onnx")).fails(65, &["needs a static model", "--dim batch=N"]);
+        run(&file("bert.ts_loss.onnx")).fails(65, &["needs a static model", "--dim batch=N --dim seq=N"]);
+        run(&file("ifnet_pos.ts_loss.onnx")).fails(65, &["data decide", "the condition", "compile --budget"]);
+    }
+    let max = ["estimate", &file("mlp.ts_loss.onnx"), "--max", "batch", "--budget", "1M"];
+    dtrc(&[&max[..], &["--dim", "batch=8"]].concat()).fails(64, &["--dim batch", "leave", "--fits"]);
+}
+
+#[test]
 fn a_model_with_a_loop_trains_in_its_pool() {
     let Some(root) = data("models") else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -114,6 +114,54 @@ fn sweep_and_min_budget_agree() {
 }
 
 #[test]
+fn compile_finds_plans_from_the_least_budget_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    for name in ["mlp_tiny", "resnet_tiny", "transformer_tiny", "unet_tiny"] {
+        let net = model(name);
+        let least =
+            dtrc(&[&["--json", "min-budget", &net][..], &LIMIT].concat()).ok().objects().pop().unwrap();
+        let least = least["least_budget_bytes"].as_u64().unwrap();
+        for percent in [0, 1, 2, 5] {
+            let budget = (least + least * percent / 100).to_string();
+            dtrc(&[&["compile", &net, "--budget", &budget, "-o", &plan][..], &LIMIT].concat()).ok();
+        }
+        let below = (least - least / 4).to_string();
+        let named = format!("--budget {least})");
+        dtrc(&[&["compile", &net, "--budget", &below, "-o", &plan][..], &LIMIT].concat()).fails(2, &[&named]);
+    }
+}
+
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    };
+    let log = write("a.log", b"{}");
+    dtrc(&["simulate", &log, "--budget-ratio", "0.5", "--skip-small", "nan"])
+        .fails(64, &["--skip-small", "0.01"]);
+    dtrc(&["simulate", &log, "--budget-ratio", "1e300"]).fails(64, &["--budget-ratio", "0.5"]);
+    let graph = write("g.json", b"{\"nodes\":[],\"outputs\":[]}");
+    dtrc(&["plan", "--from-graph", &graph, "--budget-ratio", "inf"]).fails(64, &["--budget-ratio"]);
+    dtrc(&["plan", "--from-graph", &graph, "--budget-ratio", "0.5"]).fails(65, &["no nodes"]);
+    let pool = ["plan", "--from-graph", &graph, "--budget-ratio", "0.5", "--dynamic-pool", "1M"];
+    dtrc(&pool).fails(64, &["--dynamic-pool", "static"]);
+    let plan = dir.path().join("p.dtrc").display().to_string();
+    let mlp = model("mlp_tiny");
+    dtrc(&["compile", &mlp, "--budget", "100%", "--dynamic-pool", "1M", "-o", &plan])
+        .fails(64, &["--dynamic-pool", "static"]);
+    let csv = write("e.csv", b"id,lower,upper,size\n");
+    dtrc(&["offsets", &csv]).fails(65, &["no buffers"]);
+    let csv = write("d.csv", b"id,lower,upper,size\na,0,1,4\nb,0,1,4\na,1,2,4\n");
+    dtrc(&["offsets", &csv]).fails(65, &["line 4", "\"a\"", "line 2"]);
+    let binary = write("b.log", &[0xff, 0xfe, 0x00, b'\n', 0x80]);
+    dtrc(&["simulate", &binary, "--budget-ratio", "0.5"]).fails(65, &["b.log", "line 1", "not text"]);
+}
+
+#[test]
 fn explain_tells_lives() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("p.dtrc").display().to_string();

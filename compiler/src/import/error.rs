@@ -70,14 +70,15 @@ pub enum ImportErrorKind {
 }
 
 fn hint(dims: &[String]) -> String {
-    match dims {
-        [] => " (it depends on data)".to_owned(),
-        _ => {
-            let shown: Vec<String> = dims.iter().take(4).map(|d| format!("--dim {}=N", shell(d))).collect();
-            let more = if dims.len() > 4 { format!(" and {} more", dims.len() - 4) } else { String::new() };
-            format!("; bind it with {}{more}", shown.join(" "))
-        }
-    }
+    dim_flags(dims)
+        .map_or_else(|| " (it depends on data)".to_owned(), |flags| format!("; bind it with {flags}"))
+}
+
+/// The flags that bind sizes, as one writes them; none without sizes.
+pub fn dim_flags(dims: &[String]) -> Option<String> {
+    let shown: Vec<String> = dims.iter().take(4).map(|d| format!("--dim {}=N", shell(d))).collect();
+    let more = if dims.len() > 4 { format!(" and {} more", dims.len() - 4) } else { String::new() };
+    (!dims.is_empty()).then(|| shown.join(" ") + &more)
 }
 
 /// A name as one writes it on a command line.
@@ -90,6 +91,11 @@ impl ImportError {
     /// Whether the model is fine, but not static: something is known only at run time.
     pub fn is_open(&self) -> bool {
         matches!(*self.kind, ImportErrorKind::Dynamic { .. } | ImportErrorKind::TooLong { .. })
+    }
+
+    /// The flags that might make an open model static; none where data decide.
+    pub fn hint_of_dims(&self) -> Option<String> {
+        if let ImportErrorKind::Dynamic { dims, .. } = &*self.kind { dim_flags(dims) } else { None }
     }
 
     /// What is wrong where, without the file.

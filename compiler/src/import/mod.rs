@@ -23,7 +23,7 @@ mod walk;
 pub mod weights;
 mod wire;
 
-pub use error::{ImportError, ImportErrorKind};
+pub use error::{ImportError, ImportErrorKind, dim_flags};
 pub use inputs::parse_binding;
 pub use model::{ModelSource, Opsets};
 pub use tensor::Tensor;

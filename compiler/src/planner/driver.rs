@@ -1,5 +1,9 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+mod least;
+
+pub use least::{ROUNDS, fits, least_budget, plan_least};
+
 use std::collections::BTreeSet;
 
 use super::bounds::{self, Bound, Effort, Order};
@@ -28,6 +32,8 @@ const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search
 /// Work on the bound of several moments at once, where a plan is not within a part of the base time of the simpler one.
 const JOINT: u64 = 900_000_000;
 const NEAR: Nanos = 2_000;
+/// An extra time that no plan has.
+const ANY: Nanos = Nanos::MAX / 4;
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
 const RUNGS: u64 = 24;
 /// A plan by more than this part of the base time above the bound is worth another search.
@@ -99,6 +105,36 @@ impl Placed {
     }
 }
 
+/// What is proved of a budget.
+#[derive(Clone, Copy)]
+struct Bounds {
+    free: Bound,
+    /// Of schedules in the given order, where that is kept.
+    fixed: Option<Bound>,
+}
+
+impl Bounds {
+    fn none(base_time: Nanos) -> Self {
+        let free = Bound { extra_time: 0, base_time, node: None, method: bounds::Method::Nothing };
+        Self { free, fixed: None }
+    }
+
+    /// As if nothing better could be: whatever fits ends the search.
+    fn any(base_time: Nanos) -> Self {
+        let none = Self::none(base_time);
+        Self { free: Bound { extra_time: ANY, ..none.free }, ..none }
+    }
+
+    /// The one that holds for the schedules looked at.
+    fn nearest(&self) -> Bound {
+        self.fixed.unwrap_or(self.free)
+    }
+
+    fn are_infeasible(&self) -> bool {
+        self.free.is_infeasible() || self.fixed.is_some_and(|b| b.is_infeasible())
+    }
+}
+
 /// What is common to all budgets, and the candidates found so far.
 struct Session<'i, 'a> {
     index: &'i Index<'a>,
@@ -113,6 +149,8 @@ struct Session<'i, 'a> {
     last: Option<(Candidate, Placed)>,
     /// Budgets that have been planned on the way to others.
     rungs: BTreeSet<Bytes>,
+    /// The plan with the least need, once it has been searched for.
+    least: Option<(Candidate, Placed)>,
 }
 
 impl<'i, 'a> Session<'i, 'a> {
@@ -150,6 +188,7 @@ impl<'i, 'a> Session<'i, 'a> {
             found: Vec::new(),
             last: None,
             rungs: BTreeSet::new(),
+            least: None,
         };
         // Every fastest implementation: no budget is short.
         let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
@@ -207,71 +246,26 @@ impl<'i, 'a> Session<'i, 'a> {
 
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
         let start_work = self.context.evaluator.work;
-        let problem = self.index.problem;
         // As it was placed: at its own arena nothing is to be recomputed.
-        let placed = if self.options.live_bytes_only {
-            self.keep_all_summary.live_peak
-        } else {
-            self.keep_all_summary.arena
-        };
-        if placed <= budget {
+        if self.need(&self.keep_all_placed) <= budget {
             let placed = self.keep_all_placed.clone();
-            return Ok(self.planned(&self.keep_all, placed, 0, self.no_bound(), None));
+            return Ok(self.planned(&self.keep_all, placed, 0, Bounds::none(self.index.base_time)));
         }
-        let enough = self.keep_all.score.peak <= budget;
-        let mut free =
-            if enough { self.no_bound() } else { bounds::order_free(problem, budget, self.effort(BOUNDING)) };
-        let mut fixed = (self.options.keep_order && !enough)
-            .then(|| bounds::keep_order(problem, budget, self.effort(BOUNDING)));
-        let hopeless = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
-        if !enough && !hopeless {
+        let mut bounds = self.bounds(budget);
+        let hopeless = bounds.are_infeasible();
+        if self.keep_all.score.peak > budget && !hopeless {
             self.plan_rungs(budget);
         }
-        let mut live_budget = budget;
-        let mut best: Option<(Candidate, Placed)> = None;
         let mut pool = self.found.clone();
         pool.push(self.keep_all.clone());
-        let mut least: Option<Candidate> = None;
-        for round in 0..6 {
-            self.context.budget = live_budget;
-            let mut candidate = self.search(&pool, round, hopeless, fixed.unwrap_or(free));
-            if round == 0 && !hopeless && !self.is_enough(&candidate) {
-                candidate = self.solve(candidate, fixed.as_mut().unwrap_or(&mut free));
-                if let Some(fixed) = &mut fixed {
-                    *fixed = self.sharpen(Order::Given, *fixed, &candidate);
-                }
-                free = self.sharpen(Order::Free, free, &candidate);
-            }
-            if least.as_ref().is_none_or(|l| candidate.score.peak < l.score.peak) {
-                least = Some(candidate.clone());
-            }
-            if candidate.score.peak > budget {
-                break;
-            }
-            let mut placed = self.place(&candidate.sequence, budget, Limits::quick());
-            // A plan that nearly fits is worth more than a search for one with less.
-            let near = |p: &Placed| {
-                p.arena(problem) > budget
-                    && p.arena(problem) - budget < budget.saturating_sub(problem.resident) / 32
-            };
-            if near(&placed) && !self.options.live_bytes_only {
-                placed = self.place(&candidate.sequence, budget, KEEP_ALL);
-            }
-            let arena = placed.arena(problem);
-            if arena <= budget || self.options.live_bytes_only {
-                let time = placed.replay.time;
-                if best.as_ref().is_none_or(|b| time < b.1.replay.time) {
-                    best = Some((candidate, placed));
-                }
-                break;
-            }
-            // Fragmentation: ask for that much less, and a little more each time.
-            let lost = (arena - budget).max(self.index.problem.alignment);
-            live_budget = live_budget.min(candidate.score.peak).saturating_sub(lost + lost / 4 * round);
-            pool.push(candidate);
+        // What is proved impossible is not searched for.
+        let mut best = if hopeless { None } else { self.attempt(budget, pool, 0, &mut bounds) };
+        if best.is_none() && self.last.is_none() && !bounds.are_infeasible() {
+            best = self.from_least(budget, &mut bounds);
         }
         let work = self.context.evaluator.work - start_work;
-        if let Some(last) = &self.last
+        let known = [&self.last, &self.least].into_iter().flatten().filter(|k| self.need(&k.1) <= budget);
+        if let Some(last) = known.min_by_key(|k| k.1.replay.time)
             && best.as_ref().is_none_or(|b| last.1.replay.time < b.1.replay.time)
         {
             best = Some(last.clone());
@@ -279,19 +273,86 @@ impl<'i, 'a> Session<'i, 'a> {
         match best {
             Some((candidate, placed)) => {
                 let placed = self.settle(placed);
-                let planned = self.planned(&candidate, placed.clone(), work, free, fixed);
+                let planned = self.planned(&candidate, placed.clone(), work, bounds);
                 self.last = Some((candidate.clone(), placed));
                 self.found.push(candidate);
                 Ok(planned)
             }
             None => {
-                let least = least.unwrap_or_else(|| self.keep_all.clone());
-                let none = free.is_infeasible() || fixed.is_some_and(|b| b.is_infeasible());
-                let refusal = self.infeasible(budget, &least, none);
-                self.found.push(least);
+                let least = self.least();
+                let refusal = self.infeasible(budget, &least.1, bounds.are_infeasible());
+                self.found.push(least.0);
                 Err(refusal)
             }
         }
+    }
+
+    /// What the budget bounds: the arena, or the live bytes alone.
+    fn need(&self, placed: &Placed) -> Bytes {
+        if self.options.live_bytes_only { placed.replay.peak } else { placed.arena(self.index.problem) }
+    }
+
+    /// What is proved of a budget before anything is searched.
+    fn bounds(&self, budget: Bytes) -> Bounds {
+        let problem = self.index.problem;
+        let mut bounds = Bounds::none(self.index.base_time);
+        if self.keep_all.score.peak > budget {
+            bounds.free = bounds::order_free(problem, budget, self.effort(BOUNDING));
+            if self.options.keep_order {
+                bounds.fixed = Some(bounds::keep_order(problem, budget, self.effort(BOUNDING)));
+            }
+            self.report("bound", budget, &[]);
+        }
+        bounds
+    }
+
+    /// Searches for a plan within a budget, starting from the pool, and from seeds in round 0. What the search proves raises the bounds.
+    fn attempt(
+        &mut self,
+        budget: Bytes,
+        mut pool: Vec<Candidate>,
+        first: u64,
+        bounds: &mut Bounds,
+    ) -> Option<(Candidate, Placed)> {
+        let mut live_budget = budget;
+        for round in first..first + 6 {
+            self.context.budget = live_budget;
+            let mut candidate = self.search(&pool, round, false, bounds.nearest());
+            if round == first && bounds.free.extra_time != ANY && !self.is_enough(&candidate) {
+                candidate = self.solve(candidate, bounds.fixed.as_mut().unwrap_or(&mut bounds.free));
+                if let Some(fixed) = &mut bounds.fixed {
+                    *fixed = self.sharpen(Order::Given, *fixed, &candidate);
+                }
+                bounds.free = self.sharpen(Order::Free, bounds.free, &candidate);
+            }
+            if candidate.score.peak > budget {
+                return None;
+            }
+            let placed = self.place_within(&candidate, budget);
+            let need = self.need(&placed);
+            if need <= budget {
+                return Some((candidate, placed));
+            }
+            // Fragmentation: ask for that much less, and a little more each time.
+            let lost = (need - budget).max(self.index.problem.alignment);
+            live_budget =
+                live_budget.min(candidate.score.peak).saturating_sub(lost + lost / 4 * (round - first));
+            pool.push(candidate);
+        }
+        None
+    }
+
+    /// Places a candidate whose live bytes fit.
+    fn place_within(&self, candidate: &Candidate, budget: Bytes) -> Placed {
+        let problem = self.index.problem;
+        let placed = self.place(&candidate.sequence, budget, Limits::quick());
+        // A plan that nearly fits is worth more than a search for one with less.
+        let over = placed.arena(problem).saturating_sub(budget);
+        let near = over > 0 && over < budget.saturating_sub(problem.resident) / 32;
+        if near && !self.options.live_bytes_only {
+            return self.place(&candidate.sequence, budget, KEEP_ALL);
+        }
+        placed
     }
 
     fn is_enough(&self, candidate: &Candidate) -> bool {
@@ -482,22 +543,11 @@ impl<'i, 'a> Session<'i, 'a> {
         cuts
     }
 
-    fn no_bound(&self) -> Bound {
-        Bound { extra_time: 0, base_time: self.index.base_time, node: None, method: bounds::Method::Nothing }
-    }
-
-    fn planned(
-        &self,
-        candidate: &Candidate,
-        placed: Placed,
-        work: u64,
-        free: Bound,
-        fixed: Option<Bound>,
-    ) -> Planned {
+    fn planned(&self, candidate: &Candidate, placed: Placed, work: u64, bounds: Bounds) -> Planned {
         let problem = self.index.problem;
         let base_time = self.index.base_time;
         let extra = placed.replay.time - base_time;
-        let stop = match fixed.unwrap_or(free).extra_time {
+        let stop = match bounds.nearest().extra_time {
             _ if extra == 0 => StopReason::NothingToGain,
             bound if extra <= bound => StopReason::BoundReached,
             _ => StopReason::WorkLimit,
@@ -509,8 +559,8 @@ impl<'i, 'a> Session<'i, 'a> {
             base_time,
             keep_all: self.keep_all_summary,
             naive_peak: self.naive_peak,
-            bound: Some(free.extra_time.min(extra)),
-            keep_order_bound: self.options.keep_order.then(|| fixed.map_or(0, |f| f.extra_time)),
+            bound: Some(bounds.free.extra_time.min(extra)),
+            keep_order_bound: self.options.keep_order.then(|| bounds.fixed.map_or(0, |f| f.extra_time)),
             strategy: candidate.strategy.into(),
             stop,
             work,
@@ -519,13 +569,12 @@ impl<'i, 'a> Session<'i, 'a> {
         }
     }
 
-    fn infeasible(&self, budget: Bytes, least: &Candidate, none: bool) -> Infeasible {
+    fn infeasible(&self, budget: Bytes, placed: &Placed, none: bool) -> Infeasible {
         let problem = self.index.problem;
-        let (working_set, binding) = working_set_bound(self.index);
-        let bound = working_set.max(bounds::least_peak(problem)).min(least.score.peak);
-        let proved = budget < bound || none;
-        let placed = self.place(&least.sequence, least.score.peak, Limits::quick());
         let replay = &placed.replay;
+        let (working_set, binding) = working_set_bound(self.index);
+        let bound = working_set.max(bounds::least_peak(problem)).min(replay.peak);
+        let proved = budget < bound || none;
         let step = replay.peak_step as u32;
         let mut largest: Vec<(String, Bytes)> = replay
             .lifetimes

@@ -5,7 +5,6 @@
 
 pub mod bounds;
 pub mod check;
-mod confirm;
 mod decode;
 mod driver;
 pub mod import_json;
@@ -26,8 +25,7 @@ mod quality;
 #[cfg(test)]
 mod tests;
 
-pub use confirm::confirm;
-pub use driver::{online, plan, plan_many};
+pub use driver::{ROUNDS, fits, least_budget, online, plan, plan_least, plan_many};
 pub use dtr::Heuristic;
 pub use outcome::{Cut, Infeasible, Options, PlanError, Planned, Progress, StopReason};
 pub use problem::{Bytes, Nanos, Problem};

@@ -19,6 +19,9 @@ pub struct Options {
     pub seed: u64,
     /// Executed steps that the search may simulate per budget; none: in proportion to the size of the problem.
     pub work: Option<u64>,
+    /// Budgets tried on the way to the least one; none: [`super::ROUNDS`]. With more, a figure may come out that a search with fewer
+    /// does not reach.
+    pub rounds: Option<u32>,
     /// Resident sets of cuts, from a bound's relaxation: further seeds.
     pub cuts: Vec<Cut>,
     /// Called when a phase ends.
@@ -151,7 +154,7 @@ pub struct Infeasible {
     pub budget: Bytes,
     /// Bytes that are there always: parameters, optimizer state, constants.
     pub state_floor: Bytes,
-    /// The least arena for which a plan was found.
+    /// The least budget for which planning is known to succeed.
     pub least_arena: Bytes,
     /// Its live peak.
     pub least_peak: Bytes,

@@ -1,10 +1,10 @@
 //! Properties that hold on every problem, and small problems with known answers.
 
 use super::decode::{Evaluator, Genome};
-use super::driver::{plan, plan_many, working_set_bound};
+use super::driver::{fits, plan, plan_least, plan_many, working_set_bound};
 use super::index::{Index, NONE};
 use super::order;
-use super::outcome::{Options, PlanError, StopReason};
+use super::outcome::{Options, PlanError, Planned, StopReason};
 use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
 use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
@@ -283,6 +283,34 @@ fn plans_fit_their_budget_and_rising_budgets_never_take_longer() {
         assert_eq!(at_its_arena.time, index.base_time, "seed {seed}: recomputes at keep-all's arena");
     }
     assert!(planned > 120, "{planned}");
+}
+
+#[test]
+fn every_budget_from_the_least_one_on_is_planned_and_refusals_name_it() {
+    let mut refused = 0;
+    for seed in 0..24 {
+        let problem = random_problem(3000 + seed, 8 + (seed as usize * 5) % 30);
+        for live_bytes_only in [false, true] {
+            let options = Options { live_bytes_only, ..quick() };
+            let (least, plans) = plan_least(std::slice::from_ref(&problem), &options).expect("well formed");
+            let need = |p: &Planned| if live_bytes_only { p.live_peak } else { p.arena };
+            assert!(need(&plans[0]) <= least, "seed {seed}");
+            for percent in [0, 1, 2, 5, 20] {
+                let budget = least + least * percent / 100;
+                let plan = plan(&problem, budget, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                assert!(need(&plan) <= budget, "seed {seed} at +{percent} %");
+                assert_eq!(fits(&problem, budget, &options).expect("well formed"), Ok(()), "seed {seed}");
+            }
+            for below in [least - 1, least - least / 8] {
+                if let Err(PlanError::Infeasible(refusal)) = plan(&problem, below, &options) {
+                    let named = if live_bytes_only { refusal.least_peak } else { refusal.least_arena };
+                    assert_eq!(named, least, "seed {seed}: another figure at {below}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 60, "{refused}");
 }
 
 #[test]

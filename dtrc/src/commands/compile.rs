@@ -72,6 +72,16 @@ pub struct PlannerArgs {
 }
 
 impl PlannerArgs {
+    /// Refuses a pool where nothing is made at run time.
+    pub fn refuse_pool(&self, what: &str) -> Result<(), CliError> {
+        match self.dynamic_pool {
+            Some(_) => Err(CliError::usage(format!(
+                "--dynamic-pool: {what} is static, and nothing is made at run time: leave the flag out"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The planner's options, reporting to `progress`.
     pub fn options(&self, progress: Arc<Progress>) -> PlannerOptions {
         PlannerOptions {
@@ -159,6 +169,9 @@ pub fn plan_model(
         let plan = dynamic(&model, open, budgets, planner)?;
         let budget = plan.budget;
         return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
+    }
+    if open.is_none() {
+        planner.refuse_pool(&model.name)?;
     }
     let progress = Arc::new(Progress::new(global.quiet));
     let options = planner.options(progress.clone());

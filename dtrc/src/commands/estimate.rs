@@ -53,6 +53,9 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     let buckets = args.model.dims.iter().any(|d| d.bounds().is_some());
     let model = if buckets { load_any(&args.model, global)? } else { load(&args.model, global)? };
+    if model.open.is_none() {
+        args.planner.refuse_pool(&model.name)?;
+    }
     if model.parts.is_empty() {
         let why = model.open.map_or_else(String::new, |o| o.reason);
         return Err(CliError::bad_input(format!(

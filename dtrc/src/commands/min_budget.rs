@@ -4,15 +4,12 @@ use crate::{
     cli::Global,
     commands::compile::{self, PlannerArgs},
     error::CliError,
-    model::{Model, ModelArgs, load},
-    planning::{extra_fraction, number, plan_at, problems},
+    model::{ModelArgs, load},
+    planning::{extra_fraction, number, plan_least, problems},
     progress::Progress,
     units,
 };
-use compiler::{
-    pipeline::{Budget, CompileError, Compiled},
-    planner::{Options, PlanError, bounds},
-};
+use compiler::planner::{Options, ROUNDS, bounds};
 use serde_json::json;
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
@@ -20,7 +17,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Two figures: the least budget for which a plan was found, and a bound that no plan in any order can go below. Between the two nobody
-knows. A plan at the least budget may recompute a lot: dtrc sweep shows what a little more memory buys.
+knows. dtrc compile finds a plan at every budget from the first figure on, and names it where it refuses one. A plan at the least budget may recompute a lot: dtrc sweep shows what a little more memory buys.
 
 Example:
   dtrc min-budget model.onnx --optimizer adamw -o smallest.dtrc")]
@@ -32,8 +29,9 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Budgets that are tried between the bound and the best plan so far.
-    #[arg(long, default_value_t = 6, value_name = "N")]
+    /// Budgets that are tried between the bound and the best plan so far. With more than the default the figure may be one at which
+    /// dtrc compile finds no plan by itself: write it with -o.
+    #[arg(long, default_value_t = ROUNDS, value_name = "N")]
     rounds: u32,
 
     #[command(flatten)]
@@ -47,10 +45,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         compile::check_writable(path)?;
     }
     let model = load(&args.model, global)?;
+    args.planner.refuse_pool(&model.name)?;
     let progress = Arc::new(Progress::new(global.quiet));
-    let options = args.planner.options(progress.clone());
+    let options = Options { rounds: Some(args.rounds), ..args.planner.options(progress.clone()) };
     let bound = problems(&model)?.iter().map(bounds::least_peak).max().unwrap_or(0);
-    let best = search(&model, &options, bound, args.rounds)?;
+    let best = plan_least(&model, &options)?;
     progress.finish();
     let plan = &best.plan;
     if let Some(path) = &args.output {
@@ -81,54 +80,4 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         println!("wrote {}", path.display());
     }
     Ok(0)
-}
-
-/// The answer at one budget: a plan, or the least arena that was found on the way.
-fn at(model: &Model, options: &Options, bytes: u64) -> Result<Result<Compiled, u64>, CliError> {
-    match plan_at(model, &[Budget::Bytes(bytes)], options)?.into_iter().next() {
-        Some(Ok(c)) => Ok(Ok(c)),
-        Some(Err(CompileError::Plan(PlanError::Infeasible(i)))) => Ok(Err(i.least_arena)),
-        Some(Err(e)) => Err(e.into()),
-        None => Err(CliError::failed("no plan")),
-    }
-}
-
-/// The plan at the least budget for which compiling finds one: first what a search for any plan at all gives, then bisection towards the
-/// bound. A plan may need less than its budget, but a search within just that may not find it again: the budget is what is told.
-fn search(model: &Model, options: &Options, bound: u64, rounds: u32) -> Result<Compiled, CliError> {
-    let mut high = bound;
-    let mut best = None;
-    // Several programs name their least arenas one after the other.
-    for _ in 0..2 * model.parts.len() + 1 {
-        match at(model, options, high)? {
-            Ok(c) => {
-                best = Some(c);
-                break;
-            }
-            // A search for less may find less than it finds when asked for just that.
-            Err(least) => high = if least > high { least } else { high + high / 50 + plan::ALIGNMENT },
-        }
-    }
-    let mut best = match best {
-        Some(c) => c,
-        None => plan_at(model, &[Budget::OfKeepAll(1.0)], options)?
-            .into_iter()
-            .next()
-            .ok_or_else(|| CliError::failed("no plan"))??,
-    };
-    let mut low = bound;
-    for _ in 0..rounds {
-        let high = best.budget;
-        if high <= low || high - low <= high / 256 {
-            break;
-        }
-        // What the best plan leaves free is tried first.
-        let middle = plan::align(low + (high - low) / 2);
-        let tried = if best.plan.arena > middle && best.plan.arena < high { best.plan.arena } else { middle };
-        match at(model, options, tried)? {
-            Ok(c) => best = c,
-            Err(_) => low = tried,
-        }
-    }
-    Ok(best)
 }

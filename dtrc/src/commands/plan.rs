@@ -50,7 +50,7 @@ pub struct Args {
     budget_bytes: Option<u64>,
 
     /// The same as a share: of a log's peak without a budget, of a graph's peak in the order of the file.
-    #[arg(long, value_name = "R")]
+    #[arg(long, value_name = "R", value_parser = units::ratio)]
     budget_ratio: Option<f64>,
 
     /// Keep the given order of first executions.
@@ -94,10 +94,16 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if let Some(path) = &args.schedule_out {
         compile::check_writable(path)?;
     }
+    args.planner.refuse_pool("a graph or a log")?;
     let source = source(args)?;
+    if source.problem.nodes.is_empty() {
+        let path = args.from_log.as_ref().or(args.from_graph.as_ref());
+        let name = path.map_or_else(String::new, |p| p.display().to_string());
+        return Err(CliError::bad_input(format!("{name}: it has no nodes, there is nothing to plan")));
+    }
     let budget = match (args.budget_bytes, args.budget_ratio) {
         (Some(bytes), _) => bytes,
-        (None, Some(r)) if r.is_finite() && r > 0.0 => (source.whole as f64 * r) as u64,
+        (None, Some(r)) if r > 0.0 => (source.whole as f64 * r) as u64,
         _ => return Err(CliError::usage("--budget-ratio is a number above 0, such as 0.5")),
     };
     let progress = Arc::new(Progress::new(global.quiet));

@@ -3,10 +3,15 @@
 use crate::{cli::Global, commands::compile, error::CliError, files::check_readable, units};
 use dtr::{
     Dealloc, Heuristic,
-    simrd::{Budget, Report, SimOptions, SimulateError, Status, simulate, write_trace},
+    simrd::{Budget, ParseError, Report, SimOptions, SimulateError, Status, simulate, write_trace},
 };
 use serde_json::{Map, Value, json};
-use std::{fs::File, io::BufReader, path::PathBuf, str::FromStr};
+use std::{
+    fs::File,
+    io::{BufReader, ErrorKind},
+    path::PathBuf,
+    str::FromStr,
+};
 
 /// Arguments of `dtrc simulate`.
 #[derive(Debug, clap::Args)]
@@ -29,7 +34,7 @@ pub struct Args {
     heuristic: Heuristic,
 
     /// Memory as a share of the peak of the run without a budget: 0.5 for half of it.
-    #[arg(long, value_name = "R", required_unless_present = "budget_bytes", conflicts_with = "budget_bytes")]
+    #[arg(long, value_name = "R", required_unless_present = "budget_bytes", conflicts_with = "budget_bytes", value_parser = units::ratio)]
     budget_ratio: Option<f64>,
 
     /// Memory in bytes (4G, 512M, 1000000).
@@ -54,7 +59,7 @@ pub struct Args {
     sample: bool,
 
     /// Ignore tensors smaller than this share of the mean size (the prototype: 0.01).
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = units::share)]
     skip_small: Option<f64>,
 
     /// Seed of the random heuristic and of --sample.
@@ -103,6 +108,11 @@ impl From<SimulateError> for CliError {
     fn from(e: SimulateError) -> Self {
         match e {
             SimulateError::Options(_) => CliError::usage(e.to_string()),
+            SimulateError::Parse(ParseError::Io { line, source })
+                if source.kind() == ErrorKind::InvalidData =>
+            {
+                CliError::bad_input(format!("line {line}: not text; a log has one JSON object a line"))
+            }
             SimulateError::Parse(_) | SimulateError::Machine { .. } => CliError::bad_input(e.to_string()),
         }
     }

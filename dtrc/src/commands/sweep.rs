@@ -78,6 +78,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         compile::check_writable(path)?;
     }
     let model = load(&args.model, global)?;
+    args.planner.refuse_pool(&model.name)?;
     let progress = Arc::new(Progress::new(global.quiet));
     let options = args.planner.options(progress.clone());
     let mut budgets = args.budgets.clone();

@@ -147,6 +147,16 @@ impl Cut {
         self.network.steps
     }
 
+    /// Gives up after so much more work: bounds stay valid, choices are no longer told.
+    pub(super) fn limit(&mut self, steps: u64) {
+        self.network.limit = self.network.steps.saturating_add(steps);
+    }
+
+    /// Whether work has ended.
+    pub(super) fn gave_up(&self) -> bool {
+        self.network.gave_up()
+    }
+
     /// Bytes of a storage.
     pub(super) fn bytes(&self, storage: usize) -> Bytes {
         self.storages[storage].bytes
@@ -169,13 +179,15 @@ impl Cut {
         (all + slowest + 1).saturating_mul(SCALE)
     }
 
-    /// The choice under the highest price. True if no choice has fewer bytes; false only where sizes and times are astronomical.
+    /// The choice under the highest price. True if no choice has fewer bytes; false only where sizes and times are astronomical, or work
+    /// has ended.
     pub(super) fn keep_least(&mut self, fixed: &Fixed) -> (Choice, bool) {
         let high = self.high();
-        (self.best(high.min(self.steepest), fixed), high <= self.steepest)
+        let choice = self.best(high.min(self.steepest), fixed);
+        (choice, high <= self.steepest && !self.gave_up())
     }
 
-    /// The fewest bytes that must be kept whatever the time, without b's workspace: what cannot be made again.
+    /// The fewest bytes that must be kept whatever the time, without b's workspace: what cannot be made again. Fewer where work has ended.
     pub(super) fn least_bytes(&mut self) -> u128 {
         for (s, &arc) in self.storages.iter().zip(&self.storage_arcs) {
             self.network.set(arc, u128::from(s.bytes));
@@ -192,7 +204,7 @@ impl Cut {
         self.variants.iter().map(priced).min().map_or((0, 0), |(_, t, w)| (u128::from(w), u128::from(t)))
     }
 
-    /// The cheapest choice under a price per byte.
+    /// The cheapest choice under a price per byte; where work has ended, one that fits nowhere but proves what was reached.
     pub(super) fn best(&mut self, price: u128, fixed: &Fixed) -> Choice {
         let mut held = 0u128;
         for ((s, &arc), fixed) in self.storages.iter().zip(&self.storage_arcs).zip(fixed) {
@@ -220,6 +232,11 @@ impl Cut {
             priced: value.saturating_add((held + workspace) * price).saturating_add(extra * SCALE),
             kept: Vec::with_capacity(self.storages.len()),
         };
+        if self.gave_up() {
+            choice.kept.resize(self.storages.len(), false);
+            choice.time = UNBOUNDED;
+            return choice;
+        }
         for (k, (s, fixed)) in self.storages.iter().zip(fixed).enumerate() {
             let asked = s.demanded || self.network.on_source_side((2 + self.makers.len() + k) as u32);
             let kept = fixed.unwrap_or(asked && s.maker.is_none_or(|m| !again[m as usize]));

@@ -23,6 +23,8 @@ pub(super) struct Network {
     next: Vec<u32>,
     /// Arcs looked at so far.
     pub(super) steps: u64,
+    /// Where `steps` may go: beyond it a flow stays as far as it got, and no cut is told.
+    pub(super) limit: u64,
 }
 
 impl Network {
@@ -34,6 +36,7 @@ impl Network {
             level: vec![0; vertices],
             next: vec![0; vertices],
             steps: 0,
+            limit: u64::MAX,
         }
     }
 
@@ -54,7 +57,8 @@ impl Network {
     }
 
     /// The value of the least cut between `source` and `sink`, `UNBOUNDED` or more if there is none that can be paid. Afterwards
-    /// [`Network::on_source_side`] tells one such cut: the one nearest to the source.
+    /// [`Network::on_source_side`] tells one such cut: the one nearest to the source. Past the limit the value is that of the flow so far,
+    /// which no cut is below.
     pub(super) fn least_cut(&mut self, source: u32, sink: u32) -> u128 {
         for (pair, &capacity) in self.arcs.chunks_exact_mut(2).zip(&self.capacity) {
             pair[0].room = capacity;
@@ -67,7 +71,7 @@ impl Network {
             loop {
                 let pushed = self.push(source, sink);
                 flow = flow.saturating_add(pushed);
-                if flow >= UNBOUNDED {
+                if flow >= UNBOUNDED || self.gave_up() {
                     return flow;
                 }
                 if pushed == 0 {
@@ -76,6 +80,11 @@ impl Network {
             }
         }
         flow
+    }
+
+    /// Whether the work ended before the flow was greatest.
+    pub(super) fn gave_up(&self) -> bool {
+        self.steps > self.limit
     }
 
     /// Whether a vertex lies on the source's side of the cut found last.
@@ -153,6 +162,22 @@ mod tests {
         }
         assert_eq!(net.least_cut(0, 3), 4);
         assert!(net.on_source_side(0) && net.on_source_side(1) && !net.on_source_side(2));
+    }
+
+    #[test]
+    fn a_flow_that_was_given_up_is_below_the_least_cut() {
+        // Each path is longer than the one before it, so that each is a phase of its own.
+        let mut net = Network::new(64);
+        for v in 1..63 {
+            net.arc(0, v, 1);
+            net.arc(v, v + 1, 100);
+        }
+        assert_eq!(net.least_cut(0, 63), 62);
+        for limit in 0..200 {
+            (net.steps, net.limit) = (0, limit * 20);
+            let flow = net.least_cut(0, 63);
+            assert!(flow <= 62 && (flow == 62 || net.gave_up()), "{limit}: {flow}");
+        }
     }
 
     #[test]

@@ -154,6 +154,9 @@ const CLOSE: usize = 4;
 /// How many of the best relaxed bounds are branched.
 const BRANCHED: usize = 3;
 
+/// The first nodes' cuts may cost so many times the work: on deep graphs with many short-cuts a single flow has no end otherwise.
+const ONE_CUT: u64 = 8;
+
 /// The best bound over many nodes, and the sorted roots of the storages that the best choice there gives up.
 fn bound(problem: &Problem, budget: Bytes, order: Order, effort: Effort) -> (Bound, Vec<u32>) {
     let facts = Facts::new(problem);
@@ -173,10 +176,12 @@ fn bound(problem: &Problem, budget: Bytes, order: Order, effort: Effort) -> (Bou
     let mut price = 0;
     let mut best = 0;
     for (k, candidate) in ranked.iter().enumerate() {
-        if candidate.estimate <= 0.0 || (k >= CLOSE && steps > effort.relax) {
+        let close = if k < CLOSE { ONE_CUT } else { 1 };
+        if candidate.estimate <= 0.0 || steps > effort.relax.saturating_mul(close) {
             break;
         }
         let mut cut = build(candidate.node);
+        cut.limit(effort.relax.saturating_mul(ONE_CUT));
         // Beyond the first ones a node must show at the best price so far that it is worth a search for its own.
         if k < CLOSE || search::glance(&mut cut, price) > best - best / 8 {
             let solution = search::solve_relaxed(&mut cut);
@@ -209,6 +214,7 @@ fn bound(problem: &Problem, budget: Bytes, order: Order, effort: Effort) -> (Bou
     if effort.branch > 0 {
         for (relaxed_bound, node, _) in relaxed.into_iter().take(BRANCHED) {
             let mut cut = build(node);
+            cut.limit((effort.branch / BRANCHED as u64).saturating_mul(ONE_CUT));
             let solution = search::solve(&mut cut, effort.branch / BRANCHED as u64);
             if solution.bound == Nanos::MAX {
                 return (

@@ -48,6 +48,9 @@ fn relax(cut: &mut Cut, fixed: &Fixed) -> Relaxed {
         let price = cut.level(&over, &fits);
         let found = cut.best(price, fixed);
         bound = bound.max(cut.proves(&found));
+        if cut.gave_up() {
+            break;
+        }
         let converged = cut.no_better(&found, &over) || cut.no_better(&found, &fits);
         if cut.fits(&found) {
             fits = found;

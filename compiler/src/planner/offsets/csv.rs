@@ -3,6 +3,8 @@
 //! The same tiny format is input, benchmark and debugging view. Columns are found by their names in the header line, in any order;
 //! further columns are ignored.
 
+use std::collections::HashMap;
+
 use super::{Buffer, Limits, Placement, StopReason};
 use crate::planner::problem::Bytes;
 
@@ -12,6 +14,19 @@ pub enum CsvError {
     /// No header line.
     #[error("the file is empty; expected a header line id,lower,upper,size")]
     Empty,
+    /// Nothing below the header.
+    #[error("the file has no buffers; expected lines below the header")]
+    NoBuffers,
+    /// Two buffers of one name.
+    #[error("line {line}: id {id:?} is taken by line {first}")]
+    DuplicateId {
+        /// The later line.
+        line: usize,
+        /// The name.
+        id: String,
+        /// The line that has it, too.
+        first: usize,
+    },
     /// The header lacks a column.
     #[error("line {line}: the header has no column {column:?}")]
     MissingColumn {
@@ -86,6 +101,7 @@ pub fn parse(text: &str) -> Result<Instance, CsvError> {
     };
     let (id, lower, upper, size) = (find("id")?, find("lower")?, find("upper")?, find("size")?);
     let mut instance = Instance { ids: Vec::new(), buffers: Vec::new() };
+    let mut seen = HashMap::new();
     let mut total = 0u64;
     for (line, text) in lines {
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
@@ -100,8 +116,15 @@ pub fn parse(text: &str) -> Result<Instance, CsvError> {
             return Err(CsvError::Reversed { line, lower: start, upper: end });
         }
         total = total.checked_add(bytes).ok_or(CsvError::TooLarge { line })?;
-        instance.ids.push(field(id, "id")?.to_string());
+        let id = field(id, "id")?;
+        if let Some(first) = seen.insert(id, line) {
+            return Err(CsvError::DuplicateId { line, id: id.to_string(), first });
+        }
+        instance.ids.push(id.to_string());
         instance.buffers.push(Buffer { start, end, size: bytes });
+    }
+    if instance.buffers.is_empty() {
+        return Err(CsvError::NoBuffers);
     }
     Ok(instance)
 }

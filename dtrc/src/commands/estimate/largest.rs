@@ -5,13 +5,13 @@ use crate::{
     cli::Global,
     dims::DimArg,
     error::{CliError, INFEASIBLE},
-    model::load,
-    planning::{extra_fraction, number, plan_at},
+    model::{Model, load},
+    planning::{extra_fraction, fits, number, plan_at},
     progress::Progress,
     units,
 };
 use compiler::{
-    pipeline::{Budget, CompileError, Compiled},
+    pipeline::{Budget, CompileError},
     planner::PlanError,
 };
 use serde_json::json;
@@ -20,34 +20,38 @@ use std::sync::Arc;
 /// No dimension is tried beyond this.
 const MOST: i64 = 1 << 24;
 
-/// A size with its plan, or why there is none.
-type Answer = Result<Compiled, &'static str>;
+/// The model at a size, or why there is no plan.
+type Answer = Result<Model, &'static str>;
 
 /// Doubles the dimension until no plan is found, then bisects. Every size that counts as fitting has a plan.
 pub fn run(args: &Args, dim: &str, budget: u64, global: Global) -> Result<u8, CliError> {
+    if args.model.dims.iter().any(|d| d.name == dim) {
+        return Err(CliError::usage(format!(
+            "--max {dim} looks for the size that --dim {dim} binds: leave --dim {dim} out, or ask --fits for that size"
+        )));
+    }
+    args.planner.refuse_pool("a model whose sizes are bound")?;
     let progress = Arc::new(Progress::new(global.quiet));
+    let options = args.planner.options(progress.clone());
     let at = |n: i64| -> Result<Answer, CliError> {
         progress.tell(&format!("trying {dim} = {n}"));
         let mut model = args.model.clone();
-        model.dims.retain(|d| d.name != dim);
         model.dims.push(DimArg::bound(dim, n));
         // Notes are the same for every size.
         let model = load(&model, Global { quiet: global.quiet || n > 1, ..global })?;
-        let options = args.planner.options(progress.clone());
-        match plan_at(&model, &[Budget::Bytes(budget)], &options)?.into_iter().next() {
-            Some(Ok(c)) => Ok(Ok(c)),
-            Some(Err(CompileError::Plan(PlanError::Infeasible(i)))) => {
+        match fits(&model, budget, &options) {
+            Ok(()) => Ok(Ok(model)),
+            Err(CompileError::Plan(PlanError::Infeasible(i))) => {
                 Ok(Err(if i.proved { "proved impossible" } else { "no plan was found" }))
             }
-            Some(Err(e)) => Err(e.into()),
-            None => Err(CliError::failed("no plan")),
+            Err(e) => Err(e.into()),
         }
     };
-    let mut best: Option<(i64, Compiled)> = None;
+    let mut best: Option<(i64, Model)> = None;
     let mut next = 1;
     let mut above = loop {
         match at(next)? {
-            Ok(c) => best = Some((next, c)),
+            Ok(model) => best = Some((next, model)),
             Err(why) => break Some((next, why)),
         }
         if next >= MOST {
@@ -61,10 +65,18 @@ pub fn run(args: &Args, dim: &str, budget: u64, global: Global) -> Result<u8, Cl
         }
         let middle = low + (high - low) / 2;
         match at(middle)? {
-            Ok(c) => best = Some((middle, c)),
+            Ok(model) => best = Some((middle, model)),
             Err(why) => above = Some((middle, why)),
         }
     }
+    // Only the answer is planned for time as well.
+    let best = match best {
+        Some((n, model)) => {
+            let planned = plan_at(&model, &[Budget::Bytes(budget)], &options)?.into_iter().next();
+            Some((n, planned.ok_or_else(|| CliError::failed("no plan"))??))
+        }
+        None => None,
+    };
     progress.finish();
     let extra = best.as_ref().map(|(_, c)| extra_fraction(&c.plan));
     if global.json {
