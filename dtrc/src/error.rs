@@ -129,6 +129,7 @@ impl From<ImportError> for CliError {
         // What the system says has a number; all else is the file's own fault.
         match &*e.kind {
             ImportErrorKind::Io(io) if io.raw_os_error().is_some() => CliError::disk(&e.file, io),
+            ImportErrorKind::Dim(_) => CliError::usage(e.to_string()),
             _ => CliError::bad_input(e.to_string()),
         }
     }

@@ -80,6 +80,13 @@ fn batches_of_varying_length_run_in_buckets() {
     let shown = dtrc(&["show", &plan]).ok().stdout;
     assert!(shown.contains("where seq <= 8") && shown.contains("where seq <= 16"), "{shown}");
     assert!(shown.contains("dynamic region"), "{shown}");
+    let compared = dtrc(&["diff", &plan, &plan]).ok().stdout;
+    for heading in
+        ["program train where seq <= 8 ", "program infer where seq <= 16 ", "program train, dynamic "]
+    {
+        assert!(compared.contains(heading), "{heading}: {compared}");
+    }
+    assert!(compared.contains("pool bytes") && compared.contains("decided at run time"), "{compared}");
     let again =
         dtrc(&["--json", "train", &plan, "--weights", &model, "--data", &folder, "--eval-data", &folder])
             .ok();
@@ -104,6 +111,9 @@ fn buckets_that_cannot_be_are_refused() {
         let head = ["compile", model, "--loss", "cross-entropy", "--budget", budget, "-o", &out];
         dtrc(&[&head[..], &dims, more].concat())
     };
+    compile(&bert, "64M", &["sek=8", "batch=2"], &[]).fails(64, &["--dim sek=8", "it has", "batch", "seq"]);
+    compile(&bert, "64M", &["sek=8,16", "batch=2"], &[]).fails(64, &["--dim sek", "it has", "seq"]);
+    compile(&ifnet, "1M", &["bath=4"], &[]).fails(64, &["--dim bath=4", "it has batch"]);
     compile(&bert, "64M", &["seq=8,16"], &[])
         .fails(64, &["batch", "neither bound nor bounded", "--dim batch=N"]);
     compile(&bert, "64M", &["batch=1,2,3,4,5", "seq=4,8,12,16"], &[])

@@ -40,7 +40,13 @@ fn a_model_with_a_loop_trains_in_its_pool() {
     // Too little: the exit code of out of memory, and what would do.
     let out = train("16K", &["--steps", "1"]);
     assert_eq!(out.code, 71, "{}", out.stderr);
-    assert!(out.stderr.contains("a pool of") || out.stderr.contains("larger budget"), "{}", out.stderr);
+    let least = tests::written::least(&out.stderr).unwrap_or_else(|| panic!("{}", out.stderr));
+    let pool = least.to_string();
+    let once = train("1M", &["--steps", "4", "--check-recompute", "--dynamic-pool", &pool]).ok();
+    assert_eq!(once.losses(), roomy.losses());
+    // Before anybody knows how long the loop is, too.
+    let unknown = train("1M", &["--steps", "1", "--dynamic-pool", "256"]);
+    unknown.fails(71, &["a pool of", "would do for this batch", "with the state"]);
     // A share of what nobody knows.
     let out = train("50%", &["--steps", "1"]);
     assert_eq!(out.code, 64, "{}", out.stderr);

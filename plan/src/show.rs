@@ -1,6 +1,6 @@
 //! The text form for people: verdict first, one step a line, live bytes at the end of each line.
 
-use crate::{Device, Place, Plan, Program, Replay, Step};
+use crate::{Device, Place, Plan, Program, ProgramKind, Replay, Step};
 use graph::{Graph, NodeId, ValueId, quote_name};
 use std::fmt::Write;
 
@@ -63,10 +63,8 @@ fn show_program(out: &mut String, plan: &Plan, p: &Program, replay: &Replay) -> 
         writeln!(out, "  dynamic region: the whole program, made anew at every step")?;
         writeln!(out, "    why: {}", d.reason)?;
         let (work, at) = (size(d.work), d.pool);
-        return writeln!(
-            out,
-            "    work {work} @ {at}   retain {work}: forward and backward run in one piece"
-        );
+        let what = if p.kind == ProgramKind::Infer { "it runs" } else { "forward and backward run" };
+        return writeln!(out, "    work {work} @ {at}   retain {work}: {what} in one piece");
     }
     writeln!(
         out,

@@ -78,7 +78,7 @@ pub fn state(s: &Session) -> Vec<Vec<u8>> {
 
 /// The pool that a refusal says would do.
 pub fn least(refusal: &str) -> Option<u64> {
-    refusal.split("a pool of ").nth(1)?.split(' ').next()?.parse().ok()
+    refusal.rsplit_once("a pool of ")?.1.split(' ').next()?.parse().ok()
 }
 
 /// Elements between -1 and 1.

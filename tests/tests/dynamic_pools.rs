@@ -1,6 +1,7 @@
 //! Dynamic programs in pools of every size: the same bits or a refusal that leaves the state alone and names a pool that does.
 
 use onnx_models::{BranchFirst, Common, LoopLstm, ModelProto, RandomProgram, Springs, TreeLstm};
+use onnx_protobuf::{NodeProto, TensorProto};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tests::written::{Array, floats, ints, least, session, state, step};
 
@@ -155,4 +156,48 @@ fn the_tape_of_a_branch_makes_room_for_what_comes_after_it() {
         }
         assert!(state(&roomy) == state(&tight));
     }
+}
+
+/// A simulation that computes in every step whether to go on: long before its end is known the pool is full, and more ops have run than
+/// exact neighbourhoods are kept for.
+#[test]
+fn a_long_loop_that_decides_step_by_step_runs_in_little() {
+    let node = |op: &str, inputs: [&str; 2], output: &str| NodeProto {
+        op_type: op.to_owned(),
+        name: output.to_owned(),
+        input: inputs.iter().filter(|i| !i.is_empty()).map(|i| (*i).to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    };
+    let mut model = Springs { masses: 4, steps: 500 }.build(&common(false));
+    let graph = model.graph.as_mut().unwrap();
+    graph.initializer.push(TensorProto {
+        name: "yes".to_owned(),
+        data_type: 9,
+        raw_data: vec![1],
+        ..TensorProto::default()
+    });
+    let all = graph.node.iter_mut().find(|n| n.op_type == "Loop").unwrap();
+    all.input[1] = "yes".to_owned();
+    let body = all.attribute.iter_mut().find_map(|a| a.g.as_mut()).unwrap();
+    body.node.retain(|n| n.output != ["go_next"]);
+    body.node.push(node("ReduceMax", ["x", ""], "far"));
+    body.node.push(node("Equal", ["far", "far"], "same"));
+    body.node.push(node("Squeeze", ["same", ""], "go_next"));
+    let data: Vec<Array> = vec![("target", vec![2, 4], floats(8, 1))];
+    let mut roomy = session(&model, 1 << 26);
+    let (bits, free) = step(&mut roomy, &data, 1).unwrap();
+    assert!(free.nodes > 10_000, "{free:?}");
+    let pool = plan::align(free.pool.peak / 4);
+    let mut tight = session(&model, pool);
+    let (got, report) = step(&mut tight, &data, 1).unwrap_or_else(|e| panic!("{pool}: {e}"));
+    println!("{} of {} bytes: {report:?}", pool, free.pool.peak);
+    assert_eq!(got, bits);
+    assert!(report.pool.peak <= pool && report.evictions > 0 && state(&tight) == state(&roomy));
+    // What a refusal names does, here too.
+    let mut small = session(&model, 4096);
+    let refusal = step(&mut small, &data, 1).unwrap_err();
+    let named = least(&refusal).unwrap_or_else(|| panic!("{refusal}"));
+    let mut again = session(&model, named);
+    assert_eq!(step(&mut again, &data, 1).unwrap_or_else(|e| panic!("{named}: {e}")).0, bits);
 }

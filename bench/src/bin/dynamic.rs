@@ -1,26 +1,34 @@
 //! Programs with loops under online rematerialization: peak against pool and extra time, from everything kept down to the least pool, as
 //! CSV.
 //!
-//! Times are seconds of all cores for one step, the median of three: the first plans, the others take its plan. The last two
-//! columns are what checkpoints at every square root of the length would come to: their share of the memory and one more forward pass.
+//! Times are seconds of all cores for one step, the median of three: the first plans, the others take its plan. `root_percent` and
+//! `root_extra` are what checkpoints at every square root of the length would come to: their share of the memory and one more forward pass.
+//! `unrolled_extra` is what the planner of static programs reaches with the same bytes on the same run, unrolled before; runs of more than
+//! [`UNROLLED`] nodes, which it would plan for minutes a row, have none.
 //!
 //! `dynamic [MODEL-SUBSTRING] [FACTOR ..]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of springs, 500 of the LSTM, a
 //! tree of 200 nodes).
 
 use compiler::{
-    cost::DeviceProfile,
+    cost::{CostModel, DeviceProfile},
     dynamic,
     import::{self, Weights, trainable},
+    pipeline::{Budget, CompileError, Request, plan_programs, programs},
+    planner::{self, PlanError},
     train::{Optimizer, TrainOptions},
 };
-use graph::TensorType;
+use graph::{Bindings, Graph, Literal, TensorType, ValueDef, ValueId};
 use onnx_models::{Common, LoopLstm, ModelProto, Springs, TreeLstm};
-use plan::Device;
+use plan::{Device, ProgramKind};
 use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
+use trace::{Limits, Oracle, Recipe};
 
 /// Pools as shares of what the run takes without a limit, in percent.
 const SHARES: [u64; 10] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5];
+
+/// Most nodes of a run that is planned unrolled.
+const UNROLLED: usize = 10_000;
 
 struct FromModel<'a>(&'a Weights);
 
@@ -171,6 +179,79 @@ fn step(
     Ok(Ok((last.0, times[1], last.1)))
 }
 
+/// Computes what the walk asks for from the inputs: conditions of a tree's nodes.
+struct Interpreted<'a>(&'a [Array]);
+
+impl Oracle for Interpreted<'_> {
+    fn elements(&mut self, graph: &Graph, value: ValueId) -> Result<Option<Literal>, String> {
+        let mut part = graph.clone();
+        part.outputs = vec![value];
+        let mut part = part.pruned();
+        part.lift_constants();
+        let mut given = BTreeMap::new();
+        for (i, v) in part.values.iter().enumerate().filter(|(_, v)| matches!(v.def, ValueDef::Input(_))) {
+            if let Some((_, shape, bytes)) = self.0.iter().find(|(n, _, _)| *n == &*v.name) {
+                let l = Literal::new(v.ty.dtype, shape.clone(), bytes.clone()).map_err(|e| e.to_string())?;
+                given.insert(ValueId(i as u32), l);
+            }
+        }
+        for s in &part.states {
+            if let graph::Init::Literal(l) = &s.init {
+                given.insert(s.input, l.clone());
+            }
+        }
+        let all = ops::cpu::interpret(&part, &given).map_err(|e| e.to_string())?;
+        Ok(part.outputs.first().and_then(|v| all.get(v).cloned()))
+    }
+}
+
+/// The run unrolled: its training step, and the bytes of its state as the dynamic plan has them.
+fn unrolled(path: &Path, case: &Case) -> anyhow::Result<(Vec<(ProgramKind, Graph)>, u64)> {
+    let how = import::Options::default();
+    let open = import::import_open(path, &how)?;
+    let chosen = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
+    let request = dynamic::Request {
+        model: &case.name,
+        open: &open,
+        modes: how.ops,
+        train: Some(&chosen),
+        with_inference: false,
+        evaluate: None,
+        reason: "a benchmark",
+        device: Device::Cpu,
+        rates: &DeviceProfile::cpu(),
+        weight_hash: &|_| None,
+    };
+    let plan = dynamic::plan(&request, 1 << 40, None)?;
+    let info = plan.programs[0].dynamic.as_ref().ok_or_else(|| anyhow::anyhow!("the plan is static"))?;
+    let recipe = Recipe::from_bytes(&info.recipe)?;
+    let limits = Limits { nodes: 1 << 20 };
+    let (forward, _) = recipe.forward(&Bindings::new(), limits, &mut Interpreted(&case.data))?;
+    Ok((programs(&forward, Some(&chosen), None)?.0, plan.state_bytes))
+}
+
+/// The extra time that the planner reaches within a budget, as text.
+fn planned_extra(graphs: &[(ProgramKind, Graph)], budget: u64) -> anyhow::Result<String> {
+    let planner = planner::Options::default();
+    let costs = CostModel::estimated(DeviceProfile::cpu());
+    let request = Request {
+        model: "unrolled",
+        accumulate: 1,
+        device: Device::Cpu,
+        weight_hash: &|_| None,
+        costs: &costs,
+        planner: &planner,
+    };
+    match plan_programs(graphs.to_vec(), Budget::Bytes(budget), &request) {
+        Ok(c) => {
+            let c = &c.plan.programs[0].certificate;
+            Ok(format!("{:.3}", c.time_ns as f64 / c.base_time_ns as f64 - 1.0))
+        }
+        Err(CompileError::Plan(PlanError::Infeasible(_))) => Ok("infeasible".to_owned()),
+        Err(e) => Err(e.into()),
+    }
+}
+
 fn main() -> anyhow::Result<()> {
     let (mut factors, mut wanted): (Vec<f64>, String) = (Vec::new(), String::new());
     for argument in std::env::args().skip(1) {
@@ -186,7 +267,7 @@ fn main() -> anyhow::Result<()> {
     std::fs::create_dir_all(&dir)?;
     println!(
         "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,cpu_seconds,seconds_extra,\
-         root_percent,root_extra"
+         root_percent,root_extra,unrolled_extra"
     );
     for case in factors.into_iter().flat_map(cases).filter(|c| c.name.contains(&wanted)) {
         let path = dir.join("model.onnx");
@@ -197,12 +278,17 @@ fn main() -> anyhow::Result<()> {
             200.0 / f64::from(case.length).sqrt(),
             forward.estimated_ns as f64 / free.estimated_ns.max(1) as f64,
         );
+        let graphs = (free.nodes as usize <= UNROLLED).then(|| unrolled(&path, &case)).transpose()?;
         let row = |percent: f64, pool: u64| -> anyhow::Result<Option<u64>> {
             match step(&path, &case, pool, true)? {
                 Ok((b, seconds, r)) => {
                     anyhow::ensure!(b == bits, "{}: other bits at {percent} %", case.name);
+                    let beside = match &graphs {
+                        Some((graphs, state)) => planned_extra(graphs, state + pool)?,
+                        None => String::new(),
+                    };
                     println!(
-                        "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.1},{:.3}",
+                        "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.1},{:.3},{beside}",
                         case.name,
                         r.nodes,
                         r.pool.peak,
@@ -216,7 +302,7 @@ fn main() -> anyhow::Result<()> {
                     Ok(None)
                 }
                 Err(e) => {
-                    let least = e.split("a pool of ").nth(1).and_then(|t| t.split(' ').next());
+                    let least = e.rsplit_once("a pool of ").and_then(|(_, t)| t.split(' ').next());
                     Ok(Some(least.and_then(|n| n.parse().ok()).unwrap_or(0)))
                 }
             }

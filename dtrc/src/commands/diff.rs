@@ -26,11 +26,11 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let programs = diff.programs.iter().map(|p| {
         let numbers: Map<_, _> = p.numbers.iter().map(|(what, x, y)| (what.replace([' ', '-'], "_").replace(',', ""), json!([x, y]))).collect();
         let names = |list: &[(String, u32)]| list.iter().map(|(n, k)| json!({"node": n, "times": k})).collect::<Vec<_>>();
-        json!({"kind": p.kind.to_string(), "numbers": numbers, "recomputed_in_both": p.both,
+        json!({"kind": p.kind.to_string(), "where": p.guard.to_string(), "dynamic": p.dynamic, "numbers": numbers, "recomputed_in_both": p.both,
             "recomputed_only_in_first": names(&p.only_first), "recomputed_only_in_second": names(&p.only_second)})
     });
     let unpaired = diff.unpaired.iter().map(
-        |(first, kind)| json!({"kind": kind.to_string(), "only_in": if *first { "first" } else { "second" }}),
+        |(first, kind, guard)| json!({"kind": kind.to_string(), "where": guard.to_string(), "only_in": if *first { "first" } else { "second" }}),
     );
     let object = json!({"schema": 1, "first": args.first, "second": args.second, "same_numerics": diff.same_numerics,
         "same_state": diff.same_state, "programs": programs.collect::<Vec<_>>(), "unpaired": unpaired.collect::<Vec<_>>()});

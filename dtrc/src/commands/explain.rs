@@ -94,7 +94,7 @@ fn lives_of<'a>(
 ) -> Result<Lives<'a>, CliError> {
     let (Some(program), Some(replay)) = (plan.programs.get(index), replays.get(index)) else {
         let n = plan.programs.len();
-        return Err(CliError::usage(format!("the plan has {n} programs, counted from 0")));
+        return Err(CliError::usage(format!("the plan's programs are counted from 0, and it has {n}")));
     };
     if program.dynamic.is_some() {
         let what = "is made anew at every step, and has no steps to explain before; `dtrc show` tells why";

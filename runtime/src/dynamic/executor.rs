@@ -120,6 +120,14 @@ pub(crate) struct Executor<'d, 's: 'd> {
     infos: Infos,
     /// Values whose elements were asked for before the graph was whole, in order.
     asked: Vec<ValueId>,
+    /// Nodes that were seen by the latest look backwards carry its number.
+    marks: Vec<u32>,
+    mark: u32,
+    /// Whether values are still being asked for, and whether the machine has exact neighbourhoods.
+    asking: bool,
+    exact: bool,
+    /// It had them for too many ops, and stopped.
+    outgrown: bool,
     /// How many times the cost of the step recomputation may take.
     patience: u64,
     /// What all executions may cost together.
@@ -147,6 +155,11 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             ran: Vec::new(),
             infos,
             asked: Vec::new(),
+            marks: Vec::new(),
+            mark: 0,
+            asking: true,
+            exact: true,
+            outgrown: false,
             patience,
             allowance: u64::MAX,
             step_cost: 1_000_000,
@@ -188,6 +201,24 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.infos
     }
 
+    /// Whether the run stopped because exact neighbourhoods take too long for so many ops; see [`Executor::renew`].
+    pub(super) fn outgrown(&self) -> bool {
+        self.outgrown
+    }
+
+    /// Forgets all that ran, to begin again with a machine for many ops.
+    pub(super) fn renew(&mut self) -> Result<(), RuntimeError> {
+        // What every iteration reads has as many neighbours as there are iterations.
+        self.machine = machine(Heuristic::DTR_LOCAL)?;
+        self.world.clear();
+        (self.exact, self.outgrown) = (false, false);
+        self.patience = self.patience.min(LARGE_PATIENCE);
+        self.tensors.clear();
+        self.ran.clear();
+        self.asked.clear();
+        Ok(())
+    }
+
     /// Takes over what another run of the same graph found out about its nodes.
     pub(super) fn recall(&mut self, infos: &Infos) {
         let known = infos.0.iter().enumerate().filter(|(_, i)| i.is_some());
@@ -202,6 +233,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.tensors.resize(g.values.len().max(self.tensors.len()), None);
         self.ran.resize(g.nodes.len().max(self.ran.len()), false);
         self.infos.0.resize(g.nodes.len().max(self.infos.0.len()), None);
+        self.marks.resize(g.nodes.len().max(self.marks.len()), 0);
     }
 
     /// Goes on with another graph that has the nodes which ran under the same names.
@@ -381,6 +413,10 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     /// Runs a node whose arguments' nodes ran. `last` says how often each value will still be read, this node included; empty if nobody
     /// knows yet.
     fn execute(&mut self, g: &Graph, n: NodeId, last: &[u32]) -> Result<(), RuntimeError> {
+        if self.asking && self.exact && self.world.ops.len() > LARGE {
+            self.outgrown = true;
+            return Err(bug("a machine that was outgrown".to_owned()));
+        }
         let info = self.info(g, n)?;
         let node = g.node(n);
         let mut args: Vec<TensorId> = Vec::with_capacity(node.inputs.len());
@@ -453,12 +489,13 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     fn reach(&mut self, g: &Graph, v: ValueId) -> Result<(), RuntimeError> {
         self.grow(g);
         let mut wanted: Vec<NodeId> = Vec::new();
-        let mut seen = vec![false; g.nodes.len()];
+        // A loop asks once an iteration: what is looked at must be what is new.
+        self.mark += 1;
         let mut stack = vec![v];
         while let Some(v) = stack.pop() {
             if let Some(n) = g.producer(v)
                 && !self.ran[n.index()]
-                && !std::mem::replace(&mut seen[n.index()], true)
+                && std::mem::replace(&mut self.marks[n.index()], self.mark) != self.mark
             {
                 wanted.push(n);
                 stack.extend(g.node(n).inputs.iter().flatten());
@@ -515,6 +552,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
 
     /// Plans all that outputs and commits need, or runs it.
     pub(crate) fn finish(&mut self, g: &Graph) -> Result<Done, RuntimeError> {
+        self.asking = false;
         self.grow(g);
         let ends = g.states.iter().filter_map(|s| s.output);
         let mut needed = vec![false; g.nodes.len()];

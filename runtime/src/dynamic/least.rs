@@ -45,7 +45,12 @@ pub(super) fn pool(
         let world = PoolWorld::new(None, 0, pool, false);
         let mut e = Executor::new(world, around, host, Infos::default(), REPEATS).ok()?;
         if let Some((graph, asked)) = &known.walked {
-            e.ask_again(graph, asked).ok()?;
+            let mut done = e.ask_again(graph, asked);
+            if e.outgrown() {
+                e.renew().ok()?;
+                done = e.ask_again(graph, asked);
+            }
+            done.ok()?;
             if let Some(step) = &known.step {
                 e.rebase(graph, step);
             }

@@ -287,16 +287,19 @@ impl DynamicProgram {
             Origin::Recipe(recipe) => recipe,
             Origin::Graph(g) => return Ok(g.clone()),
         };
-        let mut oracle = Running { e, failed: None };
-        let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut oracle);
-        let failed = oracle.failed.take();
-        let (forward, traced) = match (walked, failed) {
-            (_, Some((error, graph))) => {
-                known.walked = Some((graph, e.asked().to_vec()));
-                return Err(error);
+        let (forward, traced) = loop {
+            let mut oracle = Running { e: &mut *e, failed: None };
+            let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut oracle);
+            let failed = oracle.failed.take();
+            match (walked, failed) {
+                (_, Some(_)) if e.outgrown() => e.renew()?,
+                (_, Some((error, graph))) => {
+                    known.walked = Some((graph, e.asked().to_vec()));
+                    return Err(error);
+                }
+                (Err(e), None) => return Err(RuntimeError::Trace(e)),
+                (Ok(t), None) => break t,
             }
-            (Err(e), None) => return Err(RuntimeError::Trace(e)),
-            (Ok(t), None) => t,
         };
         let step = recipe.program(self.kind, &forward).map_err(|e| self.refuse(e.to_string()))?;
         let asked = e.asked().to_vec();
@@ -335,7 +338,7 @@ impl DynamicProgram {
 }
 
 /// Computes what the walk asks for.
-struct Running<'e, 'd, 's> {
+struct Running<'e, 'd, 's: 'd> {
     e: &'e mut Executor<'d, 's>,
     /// Why a value could not be computed, and what the graph was then.
     failed: Option<(RuntimeError, Graph)>,

@@ -134,6 +134,17 @@ impl<'d> PoolWorld<'d> {
         }
     }
 
+    /// Forgets all ops and frees the pool.
+    pub(crate) fn clear(&mut self) {
+        self.pool = Pool::new(self.pool.bytes());
+        self.ops.clear();
+        self.tensors.clear();
+        self.storages.clear();
+        self.ran.clear();
+        self.hashes.iter_mut().for_each(BTreeMap::clear);
+        (self.reserved, self.wanted, self.moved) = (0, 0, 0);
+    }
+
     /// First byte of the pool in the arena.
     pub(crate) fn base(&self) -> u64 {
         self.base
