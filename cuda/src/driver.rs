@@ -129,6 +129,10 @@ pub trait Driver: Send {
     ) -> Result<(), DriverError>;
     /// Copies within the device; the ranges do not overlap.
     fn copy(&mut self, from: Read, to: Write, stream: Stream, what: &str) -> Result<(), DriverError>;
+    /// What lies there is no longer of use to anybody: the simulated driver takes it for not written. Whatever used it was waited for.
+    fn forget(&mut self, at: u64, len: u64) {
+        let _ = (at, len);
+    }
     /// Zeros memory.
     fn zero(&mut self, to: Write, stream: Stream, what: &str) -> Result<(), DriverError>;
     /// Loads a compiled module.

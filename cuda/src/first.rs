@@ -14,8 +14,11 @@ pub const SIMULATE: &str = "DTRC_CUDA_SIM";
 /// Memory of the simulated device.
 const SIMULATED: u64 = 4 << 30;
 
+/// A driver and a compiler for its device.
+pub type Opened = (Box<dyn Driver>, Box<dyn Compiler>);
+
 /// Opens both. The error says what is missing and how to get it.
-pub fn first_device() -> Result<(Box<dyn Driver>, Box<dyn Compiler>), String> {
+pub fn first_device() -> Result<Opened, String> {
     if let Some(folder) = std::env::var_os(SIMULATE).filter(|f| !f.is_empty()) {
         let compiler = HostCompiler::new(Path::new(&folder));
         if !compiler.works() {

@@ -24,7 +24,7 @@ pub use driver::{
     Access, DeviceInfo, Driver, DriverError, Event, Function, GraphExec, Memory, Module, Read, Stream, Tag,
     Write,
 };
-pub use first::{SIMULATE, first_device};
+pub use first::{Opened, SIMULATE, first_device};
 pub use single::evaluate;
 pub use status::Status;
 pub use unit::{CompileError, Compiler, Image, Unit};

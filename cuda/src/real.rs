@@ -301,9 +301,17 @@ impl Driver for Real {
 }
 
 impl Drop for Real {
-    /// Gives everything back; errors are those of a broken context, which goes as a whole.
+    /// Gives everything back. A context that an error broke says so to whoever waits for it; it is reset as a whole, so that the next
+    /// session has another one.
     fn drop(&mut self) {
-        if self.current().is_err() {
+        // SAFETY: waits for the context that was just made current.
+        let works = self.current().is_ok() && unsafe { sys::cuCtxSynchronize() }.result().is_ok();
+        if !works {
+            // SAFETY: whatever was made in it goes with it and is not used again; the context is released once.
+            unsafe {
+                let _ = sys::cuDevicePrimaryCtxReset_v2(self.device).result();
+                let _ = result::primary_ctx::release(self.device);
+            }
             return;
         }
         // SAFETY: everything was made in this context and is destroyed once; streams were waited for, or their context is broken.

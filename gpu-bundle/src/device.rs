@@ -1,7 +1,7 @@
 //! The device that parts run on: the first real one, or the simulated one.
 
 use cuda::{
-    Compiler, Driver,
+    Opened,
     search::{Library, Process, find},
     sim::{HostCompiler, Sim},
 };
@@ -45,7 +45,7 @@ pub struct Described {
 
 impl On {
     /// A driver with a compiler for it.
-    pub fn open(&self) -> Result<(Box<dyn Driver>, Box<dyn Compiler>), String> {
+    pub fn open(&self) -> Result<Opened, String> {
         match self {
             On::Real => cuda::first_device(),
             On::Sim { folder, sources } => {

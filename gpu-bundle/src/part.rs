@@ -1,7 +1,8 @@
 //! A part's results: items by name in a file that is written after each of them.
 //!
 //! An item that is done stays done, as long as this program and the device are the same. The one that runs when the deadline comes is
-//! written down as cut beforehand; it gets another try in the next run, and no third one: then it says so.
+//! written down as cut beforehand; it gets another try in the next run, and no third one: then it says so. A try counts if at least half
+//! of the run's time was left for it.
 
 use crate::device::Described;
 use serde::{Deserialize, Serialize};
@@ -22,12 +23,14 @@ const TRIES: u32 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     end: Instant,
+    whole: Duration,
 }
 
 impl Clock {
     /// So many seconds from now.
     pub fn seconds(n: u64) -> Clock {
-        Clock { end: Instant::now() + Duration::from_secs(n) }
+        let whole = Duration::from_secs(n);
+        Clock { end: Instant::now() + whole, whole }
     }
 
     /// What is left.
@@ -102,6 +105,8 @@ pub struct Part {
     clock: Clock,
     /// Stands before the names of items.
     prefix: String,
+    /// An item ran out of time: none is begun after it.
+    over: bool,
     /// What will be written.
     pub results: Results,
 }
@@ -133,7 +138,7 @@ impl Part {
             }
             None => {}
         }
-        Ok(Part { path, clock, prefix: String::new(), results })
+        Ok(Part { path, clock, prefix: String::new(), over: false, results })
     }
 
     /// The time that this run has.
@@ -171,19 +176,20 @@ impl Part {
             Some(_) => return Ok(()),
             None => 0,
         };
-        if self.clock.left().is_zero() {
+        if self.over || self.clock.left().is_zero() {
             self.results.left.push(name.to_owned());
             return Ok(());
         }
+        let tries = tries + u32::from(self.clock.left() * 2 >= self.clock.whole);
         let note = format!(
             "the deadline came while it ran{}",
-            if tries + 1 < TRIES {
+            if tries < TRIES {
                 ""
             } else {
                 ", and it is not tried again: give a longer one, and remove it here"
             }
         );
-        let cut = Item { state: State::Cut, tries: tries + 1, seconds: 0.0, note, figures: Value::Null };
+        let cut = Item { state: State::Cut, tries, seconds: 0.0, note, figures: Value::Null };
         self.results.items.insert(name.to_owned(), cut.clone());
         self.write()?;
         let start = Instant::now();
@@ -197,6 +203,7 @@ impl Part {
             Outcome::Broke(note, figures) => (State::Failed, note, figures),
             Outcome::Not(note) => (State::NotRun, note, Value::Null),
             Outcome::OutOfTime => {
+                self.over = true;
                 self.results.left.push(name.to_owned());
                 self.results.items.insert(name.to_owned(), cut);
                 return self.write();
@@ -208,7 +215,7 @@ impl Part {
             self.results.part,
             if note.is_empty() { "" } else { ": " }
         );
-        self.results.items.insert(name.to_owned(), Item { state, tries: tries + 1, seconds, note, figures });
+        self.results.items.insert(name.to_owned(), Item { state, tries, seconds, note, figures });
         self.write()
     }
 
@@ -259,7 +266,8 @@ mod tests {
         first.item("b", || Outcome::Broke("no".to_owned(), json!(2))).unwrap();
         first.item("c", || panic!("oh")).unwrap();
         first.item("d", || Outcome::OutOfTime).unwrap();
-        assert_eq!(first.results.left, ["d"]);
+        first.item("f", || panic!("there is no time left")).unwrap();
+        assert_eq!(first.results.left, ["d", "f"]);
         let mut late = open(dir.path(), 0);
         late.item("d", || Outcome::Held(json!(3))).unwrap();
         late.item("e", || Outcome::Held(json!(4))).unwrap();

@@ -55,7 +55,9 @@ fn smoke_runs_on_the_simulated_driver_and_goes_on_where_it_stopped() {
             < items["budgets: mlp"].figures[0]["arena_bytes"].as_u64()
     );
     let memory = &items["memory: mlp"].figures;
+    // Kernels take memory when they first run, which is while the plan is loaded.
     assert_eq!(memory["taken_in_steps_bytes"], 0);
+    assert!(memory["modules_and_graphs_bytes"].as_u64().unwrap() > 0, "{memory}");
     assert!(memory["taken_for_arena_bytes"].as_u64() >= memory["plan_arena_bytes"].as_u64());
     let speed = &items["speed: mlp"].figures;
     assert!(

@@ -236,6 +236,25 @@ impl Device for CudaDevice {
         Ok(report)
     }
 
+    /// Drivers load kernels when they first run, and make room for their stacks then.
+    fn warm(&mut self) -> Result<(), RuntimeError> {
+        let (at, len) = (self.arena()?.base, self.arena()?.bytes);
+        for graph in self.programs.iter().filter_map(|p| p.graph).collect::<Vec<_>>() {
+            let to = Write { at, len, tag: EXTERNAL };
+            let zeroed = self.driver.get_mut().zero(to, self.compute, "the arena");
+            self.checked(zeroed)?;
+            let launched = self.driver.get_mut().launch_graph(graph, self.compute);
+            self.checked(launched)?;
+        }
+        // What kernels say of zeros is nothing to anybody.
+        let waited = self.driver.get_mut().synchronize(self.compute);
+        self.checked(waited)?;
+        self.driver.get_mut().forget(at, len);
+        let asked = self.driver.get_mut().memory();
+        self.memory.loaded = self.checked(asked)?.free;
+        Ok(())
+    }
+
     fn unload(&mut self, program: LoadedProgram) {
         let old = self.programs.get_mut(program.0).map(std::mem::take);
         if let Some(graph) = old.and_then(|p| p.graph) {

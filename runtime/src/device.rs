@@ -135,6 +135,11 @@ pub trait Device: Send {
     /// Prepares a program: every kernel is ready afterwards, and running allocates nothing.
     fn load(&mut self, graph: &Graph, calls: Vec<Call>) -> Result<LoadedProgram, RuntimeError>;
 
+    /// Runs all programs once over zeros, so that whatever a device takes at first use is taken. The state is not there yet.
+    fn warm(&mut self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     /// Forgets a program; its handle is not used again. A device that keeps it only wastes memory of the host.
     fn unload(&mut self, program: LoadedProgram) {
         let _ = program;

@@ -114,6 +114,7 @@ impl Session {
         }
         device.allocate(plan.arena)?;
         let programs = Programs::load(&plan, &mut *device)?;
+        device.warm()?;
         let touched = plan.state_bytes;
         let mut session = Session { plan, replays, device, programs, budget, touched, turn: 0 };
         for i in 0..session.plan.state.len() {

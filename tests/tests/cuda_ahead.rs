@@ -36,7 +36,9 @@ fn overlapped(
         staged = running.stage(0, &inputs(step + 1))?;
         losses.push(running.finish()?.loss().unwrap());
     }
-    Ok((losses, plan.state.iter().map(|e| session.state(&e.name).unwrap()).collect()))
+    let state: Result<Vec<Vec<u8>>, RuntimeError> =
+        plan.state.iter().map(|e| session.state(&e.name)).collect();
+    Ok((losses, state?))
 }
 
 fn one_after_the_other(m: &Model, plan: &Plan, device: Box<dyn runtime::Device>) -> (Vec<f64>, Vec<Vec<u8>>) {
@@ -153,4 +155,22 @@ fn the_slot_stands_in_the_plan() {
     refused(plan.slot_bytes + 256, "lies outside of the state section");
     refused(u64::MAX, "larger than the state section");
     let _ = m;
+}
+
+/// An error of each driver call of overlapped steps is a sentence, and breaks nothing but its session.
+#[test]
+fn errors_while_a_step_runs_are_sentences() {
+    let Some((m, plan)) = model("mlp", 1.0) else { return };
+    let device = |sim| simulated(sim, compiler().unwrap());
+    let mut failed = 0;
+    // Calls before it open the device.
+    for n in 8.. {
+        let sim = Sim::new(MEMORY).with(Fault::FailCall(n));
+        let Err(e) = overlapped(&m, &plan, device(sim)) else { break };
+        let e = e.to_string();
+        assert!(e.contains("(planted)") && e.contains("checkpoints are intact"), "call {n}: {e}");
+        failed += 1;
+    }
+    assert!(failed > 100, "only {failed} calls");
+    overlapped(&m, &plan, device(Sim::new(MEMORY))).unwrap();
 }

@@ -83,6 +83,15 @@ impl Memory {
         Ok(self.runs.range(at..at + len).map(|(s, _)| *s).collect())
     }
 
+    /// Takes bytes for not written.
+    pub(super) fn forget(&mut self, at: u64, len: u64) {
+        for start in self.cut(at, len).unwrap_or_default() {
+            if let Some(run) = self.runs.get_mut(&start) {
+                (run.written, run.reads) = (None, Vec::new());
+            }
+        }
+    }
+
     /// Whether a read may happen, and notes it.
     pub(super) fn read(&mut self, r: &Read, now: Moment, clock: &Clock, what: &str) -> Result<(), String> {
         if r.len == 0 {

@@ -9,7 +9,7 @@ use crate::{
     Access, DeviceInfo, Driver, DriverError, Event, Function, GraphExec, Image, Memory, Module, Read, Stream,
     Write,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a graph has recorded.
 enum Step {
@@ -58,7 +58,12 @@ pub struct Sim {
     broken: bool,
     /// Kernel launches done.
     launches: u64,
+    /// Kernels that have run: as real drivers do, memory is taken for a kernel when it first runs.
+    ran: BTreeSet<Function>,
 }
+
+/// Bytes that are taken for a kernel.
+const OF_KERNEL: u64 = 4096;
 
 /// Actors of streams and of the host; those of runs of graphs come after.
 const FIRST_RUN: usize = 1 << 20;
@@ -85,6 +90,7 @@ impl Sim {
             copies: 0,
             broken: false,
             launches: 0,
+            ran: BTreeSet::new(),
         }
     }
 
@@ -142,8 +148,8 @@ impl Sim {
     /// Does a step for an actor.
     fn perform(&mut self, step: &Step, actor: Actor, clock: &mut Clock) -> Result<(), DriverError> {
         match step {
-            Step::Launch { kernel, grid, block, args, access } => {
-                let (kernel, name) = self.kernels[kernel.0].clone();
+            Step::Launch { kernel: on, grid, block, args, access } => {
+                let (kernel, name) = self.kernels[on.0].clone();
                 let of = format!("node {}, kernel {name}", access.what);
                 let refuse = |what| DriverError::new("cuLaunchKernel", &of, what);
                 self.touch(access, actor, clock).map_err(refuse)?;
@@ -151,6 +157,7 @@ impl Sim {
                 // their own tests check.
                 unsafe { kernel.run(*grid, *block, args) }.map_err(refuse)?;
                 self.launches += 1;
+                self.ran.insert(*on);
             }
             Step::Copy { from, to, what } => {
                 let refuse = |e: String| DriverError::new("cuMemcpyDtoDAsync", what, e);
@@ -186,7 +193,8 @@ impl Driver for Sim {
     }
 
     fn memory(&mut self) -> Result<Memory, DriverError> {
-        Ok(Memory { free: self.total.saturating_sub(self.memory.used), total: self.total })
+        let used = self.memory.used + OF_KERNEL * self.ran.len() as u64;
+        Ok(Memory { free: self.total.saturating_sub(used), total: self.total })
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<u64, DriverError> {
@@ -302,6 +310,10 @@ impl Driver for Sim {
         }
         let step = || Step::Copy { from, to, what: what.to_owned() };
         if self.captured(stream, step) { Ok(()) } else { self.now(&step(), stream) }
+    }
+
+    fn forget(&mut self, at: u64, len: u64) {
+        self.memory.forget(at, len);
     }
 
     fn zero(&mut self, to: Write, stream: Stream, what: &str) -> Result<(), DriverError> {

@@ -5,7 +5,7 @@ use crate::{
     part::{Clock, Outcome, Part},
 };
 use cuda::{
-    Compiler, Driver,
+    Opened,
     compare::{case_of, run as compare},
 };
 use graph::DType;
@@ -14,8 +14,6 @@ use serde_json::{Value, json};
 
 /// Operators in one context: streams and modules are given back with it.
 const TOGETHER: usize = 16;
-
-type Opened = Option<(Box<dyn Driver>, Box<dyn Compiler>)>;
 
 /// All operators, an item each.
 pub fn run(bundle: &Bundle, part: &mut Part) -> Result<(), String> {
@@ -28,7 +26,7 @@ pub fn of(
     part: &mut Part,
     ops: &mut dyn Iterator<Item = &'static dyn OpDef>,
 ) -> Result<(), String> {
-    let (mut opened, clock): (Opened, Clock) = (None, part.clock());
+    let (mut opened, clock): (Option<Opened>, Clock) = (None, part.clock());
     for (i, op) in ops.enumerate() {
         if i % TOGETHER == 0 {
             opened = None;
@@ -45,7 +43,12 @@ pub fn of(
     Ok(())
 }
 
-fn operator(bundle: &Bundle, opened: &mut Opened, op: &dyn OpDef, clock: Clock) -> Result<Outcome, String> {
+fn operator(
+    bundle: &Bundle,
+    opened: &mut Option<Opened>,
+    op: &dyn OpDef,
+    clock: Clock,
+) -> Result<Outcome, String> {
     if opened.is_none() {
         *opened = Some(bundle.on.open()?);
     }

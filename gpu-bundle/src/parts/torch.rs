@@ -42,7 +42,9 @@ pub fn run(bundle: &Bundle, part: &mut Part, model: &str) -> Result<(), String> 
 fn one(bundle: &Bundle, model: &str, python: &str, told: &[&str], clock: Clock) -> Outcome {
     let Some(full) = full(model) else { return Outcome::Not(format!("no model {model}")) };
     let size = |name: &str| full.dims.iter().find(|d| d.0 == name).map_or(0, |d| d.1).to_string();
-    let device = if bundle.on.simulated() { "cpu" } else { "cuda" };
+    if bundle.on.simulated() {
+        return Outcome::Not("PyTorch is compared with on a GPU alone".to_owned());
+    }
     let mut command = Command::new(python);
     command.arg(bundle.folder.join("torch_step.py")).arg(model).args([
         "--batch",
@@ -50,7 +52,7 @@ fn one(bundle: &Bundle, model: &str, python: &str, told: &[&str], clock: Clock) 
         "--seq",
         &size("seq"),
     ]);
-    command.args(["--device", device]).args(told);
+    command.args(["--device", "cuda"]).args(told);
     // Files, because nobody reads while the process runs.
     let files = || Some((tempfile::NamedTempFile::new().ok()?, tempfile::NamedTempFile::new().ok()?));
     let Some((out, said)) = files() else { return held(Err("no temporary files".to_owned())) };
