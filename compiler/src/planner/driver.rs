@@ -261,7 +261,7 @@ impl<'i, 'a> Session<'i, 'a> {
         // What is proved impossible is not searched for.
         let mut best = if hopeless { None } else { self.attempt(budget, pool, 0, &mut bounds) };
         if best.is_none() && self.last.is_none() && !bounds.are_infeasible() {
-            best = self.from_least(budget, &mut bounds);
+            best = self.start_from_least(budget, &mut bounds);
         }
         let work = self.context.evaluator.work - start_work;
         let known = [&self.last, &self.least].into_iter().flatten().filter(|k| self.need(&k.1) <= budget);
