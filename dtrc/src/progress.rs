@@ -1,4 +1,4 @@
-//! Progress on stderr: a spinner on a terminal, a line now and then elsewhere.
+//! Progress on stderr: a spinner on a terminal, elsewhere a line after five seconds and every thirty from then on.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -12,7 +12,8 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     quiet: bool,
     started: Instant,
-    last: Mutex<Instant>,
+    /// When a line was last written.
+    last: Mutex<Option<Instant>>,
 }
 
 impl Progress {
@@ -25,7 +26,7 @@ impl Progress {
             }
             bar
         });
-        Progress { bar, quiet, started: Instant::now(), last: Mutex::new(Instant::now()) }
+        Progress { bar, quiet, started: Instant::now(), last: Mutex::new(None) }
     }
 
     /// Tells the present state.
@@ -40,8 +41,12 @@ impl Progress {
             }
             None => {
                 let Ok(mut last) = self.last.lock() else { return };
-                if last.elapsed() >= Duration::from_secs(30) {
-                    *last = Instant::now();
+                let due = match *last {
+                    Some(last) => last.elapsed() >= Duration::from_secs(30),
+                    None => self.started.elapsed() >= Duration::from_secs(5),
+                };
+                if due {
+                    *last = Some(Instant::now());
                     eprintln!("[{} s] {text}", self.started.elapsed().as_secs());
                 }
             }

@@ -16,7 +16,7 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Lifetime, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
+    Candidate, Context, best_cut, chain, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
     neighbourhood, sequence_search, square_root, window_repair,
 };
 
@@ -261,7 +261,7 @@ impl<'i, 'a> Session<'i, 'a> {
         // What is proved impossible is not searched for.
         let mut best = if hopeless { None } else { self.attempt(budget, pool, 0, &mut bounds) };
         if best.is_none() && self.last.is_none() && !bounds.are_infeasible() {
-            best = self.from_least(budget, &mut bounds);
+            best = self.start_from_least(budget, &mut bounds);
         }
         let work = self.context.evaluator.work - start_work;
         let known = [&self.last, &self.least].into_iter().flatten().filter(|k| self.need(&k.1) <= budget);
@@ -426,6 +426,8 @@ impl<'i, 'a> Session<'i, 'a> {
         if round == 0 {
             seeds.extend(square_root::run(&mut self.context));
             self.report("square root", budget, &seeds);
+            seeds.extend(chain::run(&mut self.context));
+            self.report("chain", budget, &seeds);
             let mut cuts = self.options.cuts.clone();
             let few = self.index.given.len() > LARGE;
             cuts.extend(

@@ -9,7 +9,7 @@ use super::problem::{Bytes, Implementation, Nanos, Node, Problem, State, Value};
 use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
 use super::strategies::{
-    Context, Random, dtr_seeds, hindsight, ilp_windows, keep_all, local_search, neighbourhood,
+    Context, Random, chain, dtr_seeds, hindsight, ilp_windows, keep_all, local_search, neighbourhood,
     sequence_search, square_root, window_repair,
 };
 use super::timeline::Timeline;
@@ -182,6 +182,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             let budget = floor + (peak - floor) * part / 4;
             let mut context = context(&index, budget);
             let mut all = square_root::run(&mut context);
+            all.extend(chain::run(&mut context));
             all.extend(hindsight::run(&mut context));
             all.extend(window_repair::run(&mut context));
             all.push(keep_all::run(&mut context));

@@ -94,7 +94,11 @@ impl Session<'_, '_> {
     }
 
     /// A plan within a budget for which the search found none, from the one with the least need.
-    pub(super) fn from_least(&mut self, budget: Bytes, bounds: &mut Bounds) -> Option<(Candidate, Placed)> {
+    pub(super) fn start_from_least(
+        &mut self,
+        budget: Bytes,
+        bounds: &mut Bounds,
+    ) -> Option<(Candidate, Placed)> {
         let least = self.least();
         if self.need(&least.1) > budget {
             return None;

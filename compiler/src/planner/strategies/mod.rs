@@ -4,6 +4,7 @@
 //! candidates carry the exact score of their sequence, and the driver takes the best.
 
 pub(crate) mod best_cut;
+pub(crate) mod chain;
 pub(crate) mod dtr_seeds;
 pub(crate) mod exact;
 pub(crate) mod hindsight;

@@ -37,16 +37,16 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
 }
 
 /// The groups that cross the turn: their edge over it and the range of their near uses.
-struct Crossing {
-    turn: u32,
+pub(super) struct Crossing {
+    pub(super) turn: u32,
     /// (group, edge, first place, last near place).
-    groups: Vec<(u32, u32, u32, u32)>,
+    pub(super) groups: Vec<(u32, u32, u32, u32)>,
     /// Per place before the turn: bytes of near ranges over it.
-    weight: Vec<Bytes>,
+    pub(super) weight: Vec<Bytes>,
 }
 
 impl Crossing {
-    fn new(index: &Index<'_>, keep: &Genome, turn: u32) -> Self {
+    pub(super) fn new(index: &Index<'_>, keep: &Genome, turn: u32) -> Self {
         let mut this = Self { turn, groups: Vec::new(), weight: vec![0; turn as usize + 1] };
         for group in 0..index.groups() as u32 {
             let node = index.group_node[group as usize];
@@ -67,7 +67,7 @@ impl Crossing {
     }
 
     /// The lightest place in each of `count` equal parts.
-    fn checkpoints(&self, count: usize) -> Vec<u32> {
+    pub(super) fn checkpoints(&self, count: usize) -> Vec<u32> {
         let length = self.turn as usize;
         let part = |i: usize| i * length / (count + 1);
         (1..=count)
