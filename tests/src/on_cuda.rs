@@ -3,6 +3,7 @@
 use crate::{
     Weights,
     reference::{Reference, adamw, import_model, options},
+    tiny,
 };
 use compiler::{
     cost::{CostModel, DeviceProfile},
@@ -10,7 +11,8 @@ use compiler::{
     planner::{Options, PlanError},
 };
 use cuda::sim::{HostCompiler, Sim};
-use graph::{Graph, Literal};
+use graph::{DType, Graph, InputRole, Literal};
+use onnx_models::ModelProto;
 use plan::{Device, Plan, ProgramKind};
 use rewrite::Level;
 use runtime::{CudaDevice, LoadOptions, RunOptions, RuntimeError, Session, StepInputs};
@@ -88,6 +90,30 @@ impl Model {
         let costs = CostModel::estimated(DeviceProfile::cpu());
         let made = rewritten_programs(&imported.graph, Some(&train), None, level, &costs).unwrap();
         Model { graphs: made.graphs, weights: imported.weights, io: reference.io }
+    }
+
+    /// A model that is written here, with its loss inside, rewritten. Its inputs are zeros and ones.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be trained.
+    pub fn written(model: &ModelProto, level: Level) -> Model {
+        let imported = tiny::written(model);
+        let train = tiny::train_options(&imported, adamw());
+        let costs = CostModel::estimated(DeviceProfile::cpu());
+        let made = rewritten_programs(&imported.graph, Some(&train), None, level, &costs).unwrap();
+        let g = &made.graphs[0].1;
+        let given = g.inputs.iter().filter(|i| matches!(i.role, InputRole::Data | InputRole::Label));
+        let one = |i: &graph::Input| {
+            let (name, ty) = (g.value(i.value).name.to_string(), g.ty(i.value));
+            let n: usize = ty.shape.fixed().unwrap().iter().product();
+            let bytes: Vec<u8> = (0..n).flat_map(|k| ((k * k / 3 % 2) as i64).to_le_bytes()).collect();
+            assert_eq!(ty.dtype, DType::I64, "{name}");
+            let dims = ty.shape.fixed().unwrap().iter().map(|d| *d as u64).collect();
+            (name, Literal::new(ty.dtype, dims, bytes).unwrap())
+        };
+        let io = given.map(one).collect();
+        Model { graphs: made.graphs, weights: imported.weights, io }
     }
 
     /// A session on a device.

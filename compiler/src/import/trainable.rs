@@ -220,7 +220,9 @@ fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position
 
 /// A glob that names no tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--{option} {glob}: no float tensor that can be trained has such a name (one of a single element must be named in full)")]
+#[error(
+    "--{option} {glob}: no float tensor that can be trained has such a name (one of a single element must be named in full)"
+)]
 pub struct GlobError {
     /// `train` or `freeze`.
     pub option: &'static str,
