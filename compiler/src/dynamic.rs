@@ -195,6 +195,16 @@ fn template(
             .for_each(|s| s.kind = StateKind::Frozen);
         return g;
     };
+    if kind != ProgramKind::Train {
+        g.add_state(crate::train::LOSS_SUM, scalar(DType::F32), StateKind::Accumulator, Init::Zeros);
+        // What the parts of a step add up of running statistics.
+        let statistics = g.states.iter().filter(|s| s.kind == StateKind::Statistic);
+        let pending: Vec<_> =
+            statistics.map(|s| (crate::train::pending_of(&s.name), g.ty(s.input).clone())).collect();
+        for (name, ty) in pending {
+            g.add_state(name, ty, StateKind::Accumulator, Init::Zeros);
+        }
+    }
     let mut parameters = Vec::new();
     for s in &mut g.states {
         if train.trainable.iter().any(|n| **n == *s.name) {

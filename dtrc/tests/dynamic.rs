@@ -123,3 +123,92 @@ fn branches_are_evaluated_and_saved() {
     let next: f64 = dtrc(&on).ok().losses()[0].parse().unwrap();
     assert!(next < last, "{next} after {last}");
 }
+
+#[test]
+fn steps_in_parts_are_those_of_a_static_plan() {
+    let Some(root) = data("models") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let saved = dir.path().join("saved.onnx");
+    let out = saved.display().to_string();
+    // Running statistics and a loop among them.
+    for (model, dims) in [
+        ("mlp.ts_dyn", &["batch=8"][..]),
+        ("resnet18.ts_dyn", &["batch=4"]),
+        ("lstm_loop.ts_dyn", &["seq=12", "batch=4"]),
+    ] {
+        let file = root.join("small").join(format!("{model}.onnx")).display().to_string();
+        let io = root.join("reference").join(format!("{}.io.npz", model.split('.').next().unwrap()));
+        let folder = dir.path().join(model);
+        std::fs::create_dir(&folder).unwrap();
+        for i in 0..6 {
+            std::fs::copy(&io, folder.join(format!("{i}.npz"))).unwrap();
+        }
+        let io = folder.display().to_string();
+        let train = |more: &[&str]| {
+            let fixed = ["--json", "train", &file, "--loss", "cross-entropy", "--data", &io];
+            let how = ["--budget", "64M", "--accumulate", "3", "--optimizer", "adamw", "--clip-norm", "1"];
+            let run = dtrc(&[&fixed[..], &how, &["--save", &out], more].concat()).ok();
+            (run.losses(), std::fs::read(&saved).unwrap())
+        };
+        let dims: Vec<&str> = dims.iter().flat_map(|d| ["--dim", d]).collect();
+        assert!(train(&[]) == train(&dims), "{model}");
+    }
+}
+
+/// Elements of a saved float initializer.
+fn saved(path: &std::path::Path, name: &str) -> Vec<f32> {
+    let model: onnx_protobuf::ModelProto =
+        protobuf::Message::parse_from_bytes(&std::fs::read(path).unwrap()).unwrap();
+    let all = &model.graph.initializer;
+    let raw = &all.iter().find(|t| t.name == name).unwrap().raw_data;
+    raw.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_branch_that_is_not_taken_gives_gradients_of_zeros() {
+    let dir = tempfile::tempdir().unwrap();
+    let common = onnx_models::Common { batch: 4, dynamic: false, loss: false, seed: 5 };
+    let mut model = onnx_models::BranchFirst { depth: 2, wide: 0 }.build(&common);
+    let graph = model.graph.as_mut().unwrap();
+    // The other branch has a weight of its own.
+    let mut own = graph.initializer.iter().find(|t| t.name == "branch.weight").unwrap().clone();
+    own.name = "other.weight".to_owned();
+    graph.initializer.push(own);
+    let branch = graph.node.iter_mut().find(|n| n.op_type == "If").unwrap();
+    let side = branch.attribute.iter_mut().find(|a| a.name == "else_branch").unwrap();
+    for node in &mut side.g.as_mut().unwrap().node {
+        node.input.iter_mut().filter(|i| *i == "branch.weight").for_each(|i| *i = "other.weight".to_owned());
+    }
+    let path = dir.path().join("model.onnx");
+    std::fs::write(&path, onnx_models::to_bytes(&model).unwrap()).unwrap();
+    let before = saved(&path, "other.weight");
+    let (name, out) = (path.display().to_string(), dir.path().join("out.onnx"));
+    let data = |sign: f32, file: &str| {
+        let x: Vec<f32> = (0..64).map(|i| sign * (1.0 + i as f32) / 64.0).collect();
+        support::write(&dir.path().join(file), (&[4, 16], &x), (&[4], &[0, 1, 2, 3]))
+    };
+    let taken = data(1.0, "taken.npz");
+    let train = |data: &str, more: &[&str]| {
+        let fixed =
+            ["train", &name, "--loss", "cross-entropy", "--budget", "1M", "--data", data, "--lr", "0.1"];
+        dtrc(&[&fixed[..], &["--save", &out.display().to_string()], more].concat()).ok();
+    };
+    // Decay goes on, whatever the optimizer: of AdamW nothing else, since its moments are zeros.
+    for how in [&["--weight-decay", "0.5"][..], &["--optimizer", "adamw", "--weight-decay", "0.5"]] {
+        train(&taken, &[how, &["--steps", "1"]].concat());
+        for (a, b) in saved(&out, "other.weight").iter().zip(&before) {
+            assert!((a - b * 0.95).abs() <= 1e-6 * b.abs(), "{how:?}: {a} from {b}");
+        }
+        assert_ne!(saved(&out, "branch.weight"), saved(&path, "branch.weight"));
+    }
+    // Without decay and memory a gradient of zeros moves nothing.
+    train(&taken, &["--steps", "3"]);
+    assert_eq!(saved(&out, "other.weight"), before);
+    // In a step of two parts, of which only the first takes the other branch, its gradient counts.
+    let folder = dir.path().join("both");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::rename(data(-1.0, "other.npz"), folder.join("a.npz")).unwrap();
+    std::fs::rename(&taken, folder.join("b.npz")).unwrap();
+    train(&folder.display().to_string(), &["--accumulate", "2"]);
+    assert_ne!(saved(&out, "other.weight"), before);
+}

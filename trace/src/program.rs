@@ -4,7 +4,8 @@ use crate::{
     Limits, Oracle, Recipe, Traced,
     error::TraceError,
     evaluate::evaluation,
-    train::{TrainError, training_step},
+    source::SourceTensor,
+    train::{TrainError, training_step, training_step_of_run},
     walk::{Options, walk},
 };
 use graph::{Bindings, Graph, Init, Input, InputRole, Literal, State, StateId, StateKind, ValueDef, ValueId};
@@ -31,6 +32,24 @@ impl Recipe {
         let mut forward = Graph::default();
         let traced = walk(&self.source, bindings, options, &mut forward, oracle)?;
         Ok((forward, traced))
+    }
+
+    /// As [`Recipe::program`], where the data decided what the model's graph is: parameters that stand where the run did not come have
+    /// gradients of zeros.
+    pub fn program_of_run(&self, kind: ProgramKind, forward: &Graph) -> Result<Graph, TrainError> {
+        let Some(train) = &self.train else { return self.program(kind, forward) };
+        let mut forward = forward.clone();
+        for name in &train.trainable {
+            let Some((name, SourceTensor::State { ty, .. })) =
+                self.source.tensors.get_key_value(name.as_str())
+            else {
+                continue;
+            };
+            if forward.states.iter().all(|s| s.name != *name) {
+                forward.add_state(name.clone(), ty.clone(), StateKind::Frozen, Init::Weight(name.clone()));
+            }
+        }
+        Ok(training_step_of_run(&forward, train, kind)?.graph)
     }
 
     /// The graph of a program from the model's: its training step, what evaluation tells, or its outputs.

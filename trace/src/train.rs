@@ -5,6 +5,8 @@
 
 mod statistics;
 
+pub use statistics::pending_of;
+
 use graph::{
     Attrs, DType, Dim, Graph, Init, InputRole, Shape, StateId, StateKind, TensorType, ValueDef, ValueId,
 };
@@ -191,6 +193,26 @@ pub fn training_step(
     kind: ProgramKind,
     keep_gradients: bool,
 ) -> Result<TrainingStep, TrainError> {
+    step(forward, options, kind, keep_gradients, false)
+}
+
+/// The training step over the forward graph of one run of a program whose way the data decide. A parameter that this run does not reach has
+/// a gradient of zeros: another run will reach it, and what its optimizer remembers goes on in step with the others'.
+pub fn training_step_of_run(
+    forward: &Graph,
+    options: &TrainOptions,
+    kind: ProgramKind,
+) -> Result<TrainingStep, TrainError> {
+    step(forward, options, kind, false, true)
+}
+
+fn step(
+    forward: &Graph,
+    options: &TrainOptions,
+    kind: ProgramKind,
+    keep_gradients: bool,
+    is_run: bool,
+) -> Result<TrainingStep, TrainError> {
     let mut graph = forward.clone();
     let mut parameters = Vec::new();
     for s in &mut graph.states {
@@ -215,7 +237,15 @@ pub fn training_step(
     );
     let seed = one.map_err(|e| wrap(OpError::invalid(e.to_string())))?;
     let seed = b.constant(seed);
-    let gradients = backward(&mut b, &[(loss, seed)], &parameters)?;
+    let mut gradients = backward(&mut b, &[(loss, seed)], &parameters)?;
+    if is_run {
+        b.set_scope("grad/zeros");
+        for (p, g) in parameters.iter().zip(&mut gradients).filter(|(_, g)| g.is_none()) {
+            let TensorType { dtype, shape } = b.ty(*p).clone();
+            let zero = b.scalar(dtype, 0.0);
+            *g = Some(b.expand(zero, &shape).map_err(wrap)?);
+        }
+    }
     let name = |b: &Builder<'_>, v: ValueId| b.graph().value(v).name.to_string();
     let unreached: Vec<String> =
         parameters.iter().zip(&gradients).filter(|(_, g)| g.is_none()).map(|(p, _)| name(&b, *p)).collect();
@@ -249,12 +279,17 @@ pub fn training_step(
     Ok(TrainingStep { graph, unreached, gradients })
 }
 
+/// The state in which the parts of a step add up their losses: a float32 scalar, whatever the loss is.
+pub const LOSS_SUM: &str = "step/loss";
+
 /// Whether the step may be committed: its loss is finite, in every part of it. Earlier parts leave the sum of their losses to the last one.
 fn guard(b: &mut Builder<'_>, kind: ProgramKind, loss: ValueId) -> Result<ValueId, OpError> {
     if kind == ProgramKind::Train {
         return b.call("IsFinite", &[loss]);
     }
-    let earlier = add_state(b, "step/loss", loss, StateKind::Accumulator);
+    let loss = b.reshape(loss, &Shape::scalar())?;
+    let loss = b.cast(loss, DType::F32)?;
+    let earlier = add_state(b, LOSS_SUM, loss, StateKind::Accumulator);
     if kind == ProgramKind::Micro {
         let sum = b.call("Accumulate", &[earlier, loss])?;
         set_output(b, earlier, sum);

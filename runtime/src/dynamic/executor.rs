@@ -128,6 +128,8 @@ pub(crate) struct Executor<'d, 's: 'd> {
     exact: bool,
     /// It had them for too many ops, and stopped.
     outgrown: bool,
+    /// The planner found no way for this step.
+    unplannable: bool,
     /// How many times the cost of the step recomputation may take.
     patience: u64,
     /// What all executions may cost together.
@@ -160,6 +162,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             asking: true,
             exact: true,
             outgrown: false,
+            unplannable: false,
             patience,
             allowance: u64::MAX,
             step_cost: 1_000_000,
@@ -550,6 +553,22 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         Ok(bytes)
     }
 
+    /// As [`Executor::finish`], with what the walk of the step's graph asked for: where deciding as ops come would take too long with the
+    /// machine that answered, all is done again with one for many ops.
+    pub(super) fn finish_walked(
+        &mut self,
+        g: &Graph,
+        walked: Option<&(Graph, Vec<ValueId>)>,
+    ) -> Result<Done, RuntimeError> {
+        let done = self.finish(g);
+        let (Some((forward, asked)), true) = (walked, self.outgrown) else { return done };
+        self.renew()?;
+        self.infos = Infos::default();
+        self.ask_again(forward, asked)?;
+        self.rebase(forward, g);
+        self.finish(g)
+    }
+
     /// Plans all that outputs and commits need, or runs it.
     pub(crate) fn finish(&mut self, g: &Graph) -> Result<Done, RuntimeError> {
         self.asking = false;
@@ -575,10 +594,13 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             }
         }
         let start = std::time::Instant::now();
-        let planned = self.planned(g, &needed);
-        self.planning_ns = start.elapsed().as_nanos() as u64;
-        if let Some(script) = planned? {
-            return Ok(Done::Planned(script));
+        if !self.unplannable {
+            let planned = self.planned(g, &needed);
+            self.planning_ns = start.elapsed().as_nanos() as u64;
+            if let Some(script) = planned? {
+                return Ok(Done::Planned(script));
+            }
+            self.unplannable = true;
         }
         self.online(g, needed, uses).map(Done::Online)
     }
@@ -622,7 +644,11 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         mut uses: Vec<u32>,
     ) -> Result<Vec<Region>, RuntimeError> {
         self.patience = self.patience.min(PLANNED_PATIENCE);
-        if g.nodes.len() > LARGE && self.world.ops.is_empty() {
+        if g.nodes.len() > LARGE && self.exact {
+            if !self.world.ops.is_empty() {
+                self.outgrown = true;
+                return Err(bug("a machine that was outgrown".to_owned()));
+            }
             self.machine = machine(Heuristic::DTR_EQ)?;
             self.patience = self.patience.min(LARGE_PATIENCE);
         }

@@ -57,7 +57,7 @@ pub(super) fn pool(
         }
         let Some(step) = &known.step else { return Some(e.world.report().peak) };
         e.recall(&infos);
-        let done = e.finish(step);
+        let done = e.finish_walked(step, known.walked.as_ref());
         let (mut peak, stats) = (e.world.report().peak, e.stats());
         infos = e.into_infos();
         let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);

@@ -185,7 +185,7 @@ impl DynamicProgram {
             };
             known.step = Some(graph.clone());
             check_labels(&graph, inputs)?;
-            let done = e.finish(&graph)?;
+            let done = e.finish_walked(&graph, known.walked.as_ref())?;
             let mut figures = e.figures();
             let (mut infos, eager) = e.into_parts();
             let eager = eager.ok_or_else(|| bug("a step without a device".to_owned()))?;
@@ -301,7 +301,12 @@ impl DynamicProgram {
                 (Ok(t), None) => break t,
             }
         };
-        let step = recipe.program(self.kind, &forward).map_err(|e| self.refuse(e.to_string()))?;
+        let step = if traced.asked {
+            recipe.program_of_run(self.kind, &forward)
+        } else {
+            recipe.program(self.kind, &forward)
+        };
+        let step = step.map_err(|e| self.refuse(e.to_string()))?;
         let asked = e.asked().to_vec();
         e.rebase(&forward, &step);
         if traced.asked {

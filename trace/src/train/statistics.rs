@@ -9,6 +9,11 @@ use graph::{Attrs, StateId, StateKind, ValueId};
 use ops::{Builder, OpError};
 use plan::ProgramKind;
 
+/// The state in which the parts of a step gather what they add to a running statistic.
+pub fn pending_of(statistic: &str) -> String {
+    format!("{statistic}/pending")
+}
+
 /// Makes the commits of running statistics wait for the guard `ok`, and moves them to the last of `parts`.
 pub(super) fn guard(
     b: &mut Builder<'_>,
@@ -42,7 +47,7 @@ pub(super) fn guard(
         }
         b.set_scope(format!("accumulate/{name}"));
         let old = b.graph().states[state.index()].input;
-        let pending = add_state(b, &format!("{name}/pending"), old, StateKind::Accumulator);
+        let pending = add_state(b, &pending_of(&name), old, StateKind::Accumulator);
         if kind == ProgramKind::Micro {
             b.graph_mut().states[state.index()].output = None;
             b.graph_mut().nodes[n.index()].inputs[0] = Some(pending);
