@@ -6,7 +6,7 @@ mod training;
 mod values;
 mod weights;
 
-pub use self::{training::list_trainable, values::Metric, weights::ModelWeights};
+pub use self::{training::print_trainable, values::Metric, weights::ModelWeights};
 
 use self::{
     sizes::open_size,
@@ -26,7 +26,7 @@ use compiler::{
     cost::{CostModel, DeviceProfile},
     dynamic,
     evaluate::evaluation,
-    import::{self, Imported, Open, Weights},
+    import::{self, Open, Weights},
     pipeline::{CompileError, rewritten_programs},
     train::{Loss, TrainOptions, find_loss},
     variants::Part,
@@ -224,11 +224,6 @@ impl ModelArgs {
             named: self.train.iter().filter(|g| !g.contains(['*', '?'])).cloned().collect(),
         }
     }
-
-    fn import(&self, training: bool) -> Result<Imported, CliError> {
-        check_readable(&self.model)?;
-        Ok(import::import(&self.model, &self.import_options(training))?)
-    }
 }
 
 /// As [`load_any`], for commands that need a static program and say what can be done where there is none.
@@ -409,8 +404,11 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         note(global.quiet, format!("{} trainable tensors with {n} elements, {bytes}", chosen.len()));
     }
     let evaluates = !args.metric.is_empty();
-    let mut infer =
-        if args.with_inference || evaluates || !trains { Some(args.import(false)?.graph) } else { None };
+    let mut infer = if args.with_inference || evaluates || !trains {
+        Some(import::import(&args.model, &args.import_options(false))?.graph)
+    } else {
+        None
+    };
     if let Some(g) = infer.as_mut().filter(|_| evaluates) {
         *g = evaluation(g, &train, args.metric.contains(&Metric::Accuracy)).map_err(CompileError::from)?;
     }

@@ -125,6 +125,17 @@ fn branches_are_evaluated_and_saved() {
 }
 
 #[test]
+fn what_would_be_trained_is_listed_and_nothing_else_is_done() {
+    let Some(root) = data("models") else { return };
+    let model = root.join("small/ifnet_pos.ts_loss.onnx").display().to_string();
+    let listed = dtrc(&["compile", &model, "--list-trainable"]).ok().stdout;
+    assert!(listed.lines().count() > 2 && listed.contains("f32["), "{listed}");
+    for command in ["train", "run"] {
+        assert_eq!(dtrc(&[command, &model, "--list-trainable"]).ok().stdout, listed, "{command}");
+    }
+}
+
+#[test]
 fn steps_in_parts_are_those_of_a_static_plan() {
     let Some(root) = data("models") else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use crate::{
     device::DeviceArgs,
     distinct::check_derived,
     error::CliError,
-    model::{Model, ModelArgs, list_trainable, load_any},
+    model::{Model, ModelArgs, load_any, print_trainable},
     planning,
     progress::{Progress, note},
     units,
@@ -34,7 +34,7 @@ pub struct Args {
 
     /// Memory that the step may take: 4G (2^30), 4GB (10^9), 512M, bytes, or 50% of keep-all. Several (2G,1G,512M) give a program each,
     /// between which train --follow-memory switches.
-    #[arg(long, short, required = true, value_name = "B,..", value_delimiter = ',', value_parser = units::budget)]
+    #[arg(long, short, required_unless_present = "list_trainable", value_name = "B,..", value_delimiter = ',', value_parser = units::budget)]
     budget: Vec<Budget>,
 
     /// Where the plan goes; default: the model's name with .dtrc.
@@ -285,18 +285,7 @@ pub fn programs(plan: &plan::Plan) -> Vec<serde_json::Value> {
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let start = Instant::now();
     if args.model.list_trainable {
-        for (name, ty) in list_trainable(&args.model)? {
-            if global.json {
-                let elements = ty.shape.elements();
-                println!(
-                    "{}",
-                    json!({"schema": 1, "tensor": name, "type": ty.to_string(), "elements": elements, "bytes": ty.bytes()})
-                );
-            } else {
-                println!("{ty:<24} {}", graph::quote_name(&name));
-            }
-        }
-        return Ok(0);
+        return print_trainable(&args.model, global);
     }
     let path = args.output.clone().unwrap_or_else(|| {
         let stem = args.model.model.file_stem().unwrap_or("model".as_ref());

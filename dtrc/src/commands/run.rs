@@ -30,7 +30,7 @@ pub struct Args {
     pub session: SessionArgs,
 
     /// npz file, or folder of npz or npy files, with arrays named like the inputs.
-    #[arg(long, short, value_name = "PATH", required_unless_present = "synthetic")]
+    #[arg(long, short, value_name = "PATH", required_unless_present_any = ["synthetic", "list_trainable"])]
     data: Option<PathBuf>,
 
     /// Make up data instead.
@@ -90,6 +90,9 @@ struct Gathered {
 
 /// Runs and prints the outputs.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    if args.session.model.list_trainable {
+        return crate::model::print_trainable(&args.session.model, global);
+    }
     if let Some(path) = &args.output {
         compile::check_writable(path)?;
     }

@@ -48,7 +48,7 @@ pub struct Args {
 
     /// npz file, or folder of npz or npy files, with arrays named like the inputs and the label. One batch's shape: used at each step; an
     /// extra first axis: a batch each; a longer first axis: cut into batches.
-    #[arg(long, short, value_name = "PATH", required_unless_present = "synthetic")]
+    #[arg(long, short, value_name = "PATH", required_unless_present_any = ["synthetic", "list_trainable"])]
     data: Option<PathBuf>,
 
     /// Make up data (uniform numbers, random classes) instead.
@@ -201,6 +201,9 @@ struct Summary {
 
 /// Trains; with `--compare` twice.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
+    if args.session.model.list_trainable {
+        return crate::model::print_trainable(&args.session.model, global);
+    }
     if !(args.lr.is_finite() && args.lr >= 0.0) {
         return Err(CliError::usage("--lr must be finite and not negative"));
     }

@@ -1,13 +1,14 @@
 //! What is trained, by which loss and which optimizer: from arguments to the options of a training step.
 
 use super::{ModelArgs, values::OptimizerName};
-use crate::error::CliError;
+use crate::{cli::Global, error::CliError, files::check_readable};
 use compiler::{
-    import::trainable,
+    import::{self, trainable},
     train::{Loss, Optimizer, TrainOptions, usual_class_axis},
 };
 use graph::{Graph, TensorType};
 use runtime::data::dataset::Dataset;
+use serde_json::json;
 use std::sync::Arc;
 
 /// PyTorch's default of `ignore_index`.
@@ -107,12 +108,34 @@ impl ModelArgs {
     }
 }
 
-/// The names of the tensors that would be trained, with their types.
-pub fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliError> {
-    let imported = args.import(true)?;
-    let chosen = trainable::select(&imported.graph, &imported.candidates, &args.train, &args.freeze)
+/// Prints the names of the tensors that would be trained, with their types.
+pub fn print_trainable(args: &ModelArgs, global: Global) -> Result<u8, CliError> {
+    for (name, ty) in list_trainable(args)? {
+        if global.json {
+            let elements = ty.shape.elements();
+            println!(
+                "{}",
+                json!({"schema": 1, "tensor": name, "type": ty.to_string(), "elements": elements, "bytes": ty.bytes()})
+            );
+        } else {
+            println!("{ty:<24} {}", graph::quote_name(&name));
+        }
+    }
+    Ok(0)
+}
+
+fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliError> {
+    check_readable(&args.model)?;
+    let options = args.import_options(true);
+    let (g, candidates) = match import::import(&args.model, &options) {
+        Err(e) if e.is_open() => {
+            let open = import::import_open(&args.model, &options)?;
+            (open.graph, open.candidates)
+        }
+        other => other.map(|i| (i.graph, i.candidates))?,
+    };
+    let chosen = trainable::select(&g, &candidates, &args.train, &args.freeze)
         .map_err(|e| CliError::usage(e.to_string()))?;
-    let g = &imported.graph;
     let find =
         |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
     Ok(chosen.iter().filter_map(|n| find(n)).collect())
