@@ -28,7 +28,7 @@ use compiler::{
     evaluate::evaluation,
     import::{self, Open, Weights},
     pipeline::{CompileError, rewritten_programs},
-    train::{Loss, TrainOptions, find_loss},
+    train::{Loss, TrainError, TrainOptions, find_loss},
     variants::Part,
 };
 use graph::{DType, Graph, TensorType};
@@ -331,6 +331,9 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     let named = open.source.body.outputs.iter().any(|o| &**o == "loss");
     let train = args.train_options(&open.graph, &open.candidates)?;
     let trains = !args.inference && (args.loss.is_some() || named);
+    if trains && train.trainable.is_empty() {
+        return Err(CompileError::Train(TrainError::NothingToTrain).into());
+    }
     let evaluate =
         (!args.metric.is_empty()).then(|| (train.clone(), args.metric.contains(&Metric::Accuracy)));
     Ok(Model {

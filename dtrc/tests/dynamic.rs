@@ -130,6 +130,10 @@ fn what_would_be_trained_is_listed_and_nothing_else_is_done() {
     let model = root.join("small/ifnet_pos.ts_loss.onnx").display().to_string();
     let listed = dtrc(&["compile", &model, "--list-trainable"]).ok().stdout;
     assert!(listed.lines().count() > 2 && listed.contains("f32["), "{listed}");
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("m.dtrc").display().to_string();
+    let nothing = ["compile", &model, "--budget", "1M", "-o", &out, "--freeze", "*"];
+    dtrc(&nothing).fails(65, &["no parameter is trainable", "--list-trainable"]);
     for command in ["train", "run"] {
         assert_eq!(dtrc(&[command, &model, "--list-trainable"]).ok().stdout, listed, "{command}");
     }
