@@ -317,7 +317,7 @@ impl<'a> Script<'a> {
                 Some(i) => self.inline(&sites.tensors[i], name, tensor, outside),
                 None => {
                     let node = node.ok_or_else(|| {
-                        fail("it is made inside of a function or has no place of its own in the file; keep it as it is with --freeze")
+                        fail("it stands in a function or in a body of If, Loop or Scan, where no elements are replaced; keep it as it is with --freeze, or move it to the main graph")
                     })?;
                     self.constant(&sites.nodes[node], name, tensor, outside);
                 }
