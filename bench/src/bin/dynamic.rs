@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, path::Path};
 use trace::{Limits, Oracle, Recipe};
 
 /// Pools as shares of what the run takes without a limit, in percent.
-const SHARES: [u64; 10] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5];
+const SHARES: [u64; 12] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5, 2, 1];
 
 /// Most nodes of a run that is planned unrolled.
 const UNROLLED: usize = 10_000;
@@ -180,7 +180,7 @@ fn step(
 }
 
 /// Computes what the walk asks for from the inputs: conditions of a tree's nodes.
-struct Interpreted<'a>(&'a [Array]);
+struct Interpreted<'a>(&'a [Array], &'a Weights);
 
 impl Oracle for Interpreted<'_> {
     fn elements(&mut self, graph: &Graph, value: ValueId) -> Result<Option<Literal>, String> {
@@ -196,9 +196,12 @@ impl Oracle for Interpreted<'_> {
             }
         }
         for s in &part.states {
-            if let graph::Init::Literal(l) = &s.init {
-                given.insert(s.input, l.clone());
-            }
+            let first = match &s.init {
+                graph::Init::Literal(l) => l.clone(),
+                graph::Init::Weight(name) => self.1.literal(name).map_err(|e| e.to_string())?,
+                graph::Init::Zeros => continue,
+            };
+            given.insert(s.input, first);
         }
         let all = ops::cpu::interpret(&part, &given).map_err(|e| e.to_string())?;
         Ok(part.outputs.first().and_then(|v| all.get(v).cloned()))
@@ -226,7 +229,8 @@ fn unrolled(path: &Path, case: &Case) -> anyhow::Result<(Vec<(ProgramKind, Graph
     let info = plan.programs[0].dynamic.as_ref().ok_or_else(|| anyhow::anyhow!("the plan is static"))?;
     let recipe = Recipe::from_bytes(&info.recipe)?;
     let limits = Limits { nodes: 1 << 20 };
-    let (forward, _) = recipe.forward(&Bindings::new(), limits, &mut Interpreted(&case.data))?;
+    let (forward, _) =
+        recipe.forward(&Bindings::new(), limits, &mut Interpreted(&case.data, &open.weights))?;
     Ok((programs(&forward, Some(&chosen), None)?.0, plan.state_bytes))
 }
 
