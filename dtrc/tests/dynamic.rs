@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::dtrc;
+use support::{dtrc, initializer};
 use tests::data;
 
 #[test]
@@ -170,15 +170,6 @@ fn steps_in_parts_are_those_of_a_static_plan() {
     }
 }
 
-/// Elements of a saved float initializer.
-fn saved(path: &std::path::Path, name: &str) -> Vec<f32> {
-    let model: onnx_protobuf::ModelProto =
-        protobuf::Message::parse_from_bytes(&std::fs::read(path).unwrap()).unwrap();
-    let all = &model.graph.initializer;
-    let raw = &all.iter().find(|t| t.name == name).unwrap().raw_data;
-    raw.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
-}
-
 #[test]
 fn a_branch_that_is_not_taken_gives_gradients_of_zeros() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,7 +187,7 @@ fn a_branch_that_is_not_taken_gives_gradients_of_zeros() {
     }
     let path = dir.path().join("model.onnx");
     std::fs::write(&path, onnx_models::to_bytes(&model).unwrap()).unwrap();
-    let before = saved(&path, "other.weight");
+    let before = initializer(&path, "other.weight");
     let (name, out) = (path.display().to_string(), dir.path().join("out.onnx"));
     let data = |sign: f32, file: &str| {
         let x: Vec<f32> = (0..64).map(|i| sign * (1.0 + i as f32) / 64.0).collect();
@@ -211,19 +202,19 @@ fn a_branch_that_is_not_taken_gives_gradients_of_zeros() {
     // Decay goes on, whatever the optimizer: of AdamW nothing else, since its moments are zeros.
     for how in [&["--weight-decay", "0.5"][..], &["--optimizer", "adamw", "--weight-decay", "0.5"]] {
         train(&taken, &[how, &["--steps", "1"]].concat());
-        for (a, b) in saved(&out, "other.weight").iter().zip(&before) {
+        for (a, b) in initializer(&out, "other.weight").iter().zip(&before) {
             assert!((a - b * 0.95).abs() <= 1e-6 * b.abs(), "{how:?}: {a} from {b}");
         }
-        assert_ne!(saved(&out, "branch.weight"), saved(&path, "branch.weight"));
+        assert_ne!(initializer(&out, "branch.weight"), initializer(&path, "branch.weight"));
     }
     // Without decay and memory a gradient of zeros moves nothing.
     train(&taken, &["--steps", "3"]);
-    assert_eq!(saved(&out, "other.weight"), before);
+    assert_eq!(initializer(&out, "other.weight"), before);
     // In a step of two parts, of which only the first takes the other branch, its gradient counts.
     let folder = dir.path().join("both");
     std::fs::create_dir(&folder).unwrap();
     std::fs::rename(data(-1.0, "other.npz"), folder.join("a.npz")).unwrap();
     std::fs::rename(&taken, folder.join("b.npz")).unwrap();
     train(&folder.display().to_string(), &["--accumulate", "2"]);
-    assert_ne!(saved(&out, "other.weight"), before);
+    assert_ne!(initializer(&out, "other.weight"), before);
 }

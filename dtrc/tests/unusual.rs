@@ -11,7 +11,7 @@ use std::{
     process::Command,
     time::{Duration, Instant},
 };
-use support::{command, dtrc, floats, generated, mlp_data, model, scores_model, write};
+use support::{command, dtrc, floats, generated, initializer, mlp_data, model, scores_model, write};
 
 /// The model of [`support::scores_model`], changed.
 fn scores(dir: &Path, name: &str, change: impl Fn(&mut GraphProto)) -> String {
@@ -170,13 +170,7 @@ fn a_factor_of_one_element_is_trained_if_it_is_named() {
         ];
         dtrc(&[&args[..], more].concat())
     };
-    let factor = || {
-        let model: onnx_protobuf::ModelProto =
-            protobuf::Message::parse_from_bytes(&fs::read(&saved).unwrap()).unwrap();
-        let all = &model.graph.initializer;
-        let raw = &all.iter().find(|t| t.name == "logit_scale").unwrap().raw_data;
-        f32::from_le_bytes(raw[..].try_into().unwrap())
-    };
+    let factor = || initializer(Path::new(&saved), "logit_scale")[0];
     train(&[]).ok();
     assert_eq!(factor(), 2.0);
     train(&["--train", "logit_scale"]).ok();

@@ -92,6 +92,14 @@ pub fn scores_model(dir: &Path) -> String {
     generated(dir, "scores.onnx", |c| mlp.build(c))
 }
 
+/// Elements of a float initializer of a model file, given as raw data.
+pub fn initializer(path: &Path, name: &str) -> Vec<f32> {
+    let bytes = std::fs::read(path).expect("a file");
+    let model: onnx_models::ModelProto = protobuf::Message::parse_from_bytes(&bytes).expect("a model");
+    let tensor = model.graph.initializer.iter().find(|t| t.name == name).expect("an initializer");
+    tensor.raw_data.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect()
+}
+
 /// Deterministic numbers in [-1, 1).
 pub fn floats(n: usize, seed: u64) -> Vec<f32> {
     let mut x = seed.wrapping_mul(2).wrapping_add(0x9E37_79B9_7F4A_7C15);
