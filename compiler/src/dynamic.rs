@@ -67,6 +67,29 @@ pub struct Request<'a> {
     pub weight_hash: &'a dyn Fn(&str) -> Option<[u8; 32]>,
 }
 
+impl<'a> Request<'a> {
+    /// A model's training step, or its outputs, on the CPU; weights have no hashes.
+    pub fn new(
+        open: &'a Open,
+        modes: ImportOptions,
+        train: Option<&'a TrainOptions>,
+        rates: &'a DeviceProfile,
+    ) -> Request<'a> {
+        Request {
+            model: "model",
+            open,
+            modes,
+            train,
+            with_inference: false,
+            evaluate: None,
+            reason: "it is asked for",
+            device: Device::Cpu,
+            rates,
+            weight_hash: &|_| None,
+        }
+    }
+}
+
 /// A program before it has a pool: its inputs and states, and what it is made from.
 pub(crate) struct Template {
     pub(crate) kind: ProgramKind,

@@ -72,18 +72,8 @@ impl Subject {
     ///
     /// If there is none.
     pub fn plan_in(&self, budget: u64, pool: Option<u64>) -> Plan {
-        let request = dynamic::Request {
-            model: "subject",
-            open: &self.open,
-            modes: self.modes,
-            train: Some(&self.train),
-            with_inference: false,
-            evaluate: None,
-            reason: "a test",
-            device: plan::Device::Cpu,
-            rates: &DeviceProfile::cpu(),
-            weight_hash: &|_| None,
-        };
+        let rates = DeviceProfile::cpu();
+        let request = dynamic::Request::new(&self.open, self.modes, Some(&self.train), &rates);
         dynamic::plan(&request, budget, pool).unwrap_or_else(|e| panic!("{e}"))
     }
 
@@ -174,18 +164,8 @@ pub fn infer(
     };
     let open = import::import_open(path, &import::Options { ops: modes, ..import::Options::default() })
         .map_err(|e| e.to_string())?;
-    let request = dynamic::Request {
-        model: "subject",
-        open: &open,
-        modes,
-        train: None,
-        with_inference: false,
-        evaluate: None,
-        reason: "a test",
-        device: plan::Device::Cpu,
-        rates: &DeviceProfile::cpu(),
-        weight_hash: &|_| None,
-    };
+    let rates = DeviceProfile::cpu();
+    let request = dynamic::Request::new(&open, modes, None, &rates);
     let plan = dynamic::plan(&request, 1 << 32, Some(pool)).map_err(|e| e.to_string())?;
     let device = Box::new(CpuDevice::new(2).expect("a device"));
     let mut s = Session::load(plan, device, &mut Weights(&open.weights), LoadOptions::default())

@@ -86,18 +86,8 @@ impl Subject {
         let options = self.options(dims);
         let open = import::import_open(&self.path, &options).unwrap_or_else(|e| panic!("{e}"));
         let train = self.train(&open.graph, &open.candidates);
-        let request = dynamic::Request {
-            model: "subject",
-            open: &open,
-            modes: options.ops,
-            train: Some(&train),
-            with_inference: false,
-            evaluate: None,
-            reason: "a test",
-            device: plan::Device::Cpu,
-            rates: &DeviceProfile::cpu(),
-            weight_hash: &|_| None,
-        };
+        let rates = DeviceProfile::cpu();
+        let request = dynamic::Request::new(&open, options.ops, Some(&train), &rates);
         if bounds.is_empty() {
             let [Budget::Bytes(n)] = budgets else { panic!("a dynamic plan has a budget in bytes") };
             return dynamic::plan(&request, *n, None).unwrap_or_else(|e| panic!("{e}"));

@@ -35,18 +35,8 @@ pub fn session(model: &ModelProto, pool: u64) -> Session {
         accumulate: 1,
         trainable: chosen,
     };
-    let request = dynamic::Request {
-        model: "written",
-        open: &open,
-        modes: how.ops,
-        train: Some(&train),
-        with_inference: false,
-        evaluate: None,
-        reason: "a test",
-        device: plan::Device::Cpu,
-        rates: &DeviceProfile::cpu(),
-        weight_hash: &|_| None,
-    };
+    let rates = DeviceProfile::cpu();
+    let request = dynamic::Request::new(&open, how.ops, Some(&train), &rates);
     let plan = dynamic::plan(&request, 1 << 40, Some(pool)).unwrap_or_else(|e| panic!("{e}"));
     let device = Box::new(CpuDevice::new(1).expect("a device"));
     Session::load(plan, device, &mut crate::Weights(&open.weights), LoadOptions::default())

@@ -144,18 +144,8 @@ fn step(
     let how = import::Options::default();
     let open = import::import_open(path, &how)?;
     let chosen = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
-    let request = dynamic::Request {
-        model: &case.name,
-        open: &open,
-        modes: how.ops,
-        train: train.then_some(&chosen),
-        with_inference: false,
-        evaluate: None,
-        reason: "a benchmark",
-        device: Device::Cpu,
-        rates: &DeviceProfile::cpu(),
-        weight_hash: &|_| None,
-    };
+    let rates = DeviceProfile::cpu();
+    let request = dynamic::Request::new(&open, how.ops, train.then_some(&chosen), &rates);
     let plan = dynamic::plan(&request, 1 << 40, Some(pool))?;
     let device = Box::new(CpuDevice::new(1)?);
     let mut s = Session::load(plan, device, &mut FromModel(&open.weights), LoadOptions::default())?;
@@ -213,18 +203,8 @@ fn unrolled(path: &Path, case: &Case) -> anyhow::Result<(Vec<(ProgramKind, Graph
     let how = import::Options::default();
     let open = import::import_open(path, &how)?;
     let chosen = options(trainable::select(&open.graph, &open.candidates, &[], &[])?);
-    let request = dynamic::Request {
-        model: &case.name,
-        open: &open,
-        modes: how.ops,
-        train: Some(&chosen),
-        with_inference: false,
-        evaluate: None,
-        reason: "a benchmark",
-        device: Device::Cpu,
-        rates: &DeviceProfile::cpu(),
-        weight_hash: &|_| None,
-    };
+    let rates = DeviceProfile::cpu();
+    let request = dynamic::Request::new(&open, how.ops, Some(&chosen), &rates);
     let plan = dynamic::plan(&request, 1 << 40, None)?;
     let info = plan.programs[0].dynamic.as_ref().ok_or_else(|| anyhow::anyhow!("the plan is static"))?;
     let recipe = Recipe::from_bytes(&info.recipe)?;
