@@ -168,6 +168,7 @@ pub fn plan_model(
     if let (Some(open), true) = (&open, model.parts.is_empty()) {
         let plan = dynamic(&model, open, budgets, planner)?;
         let budget = plan.budget;
+        tell_beyond_memory(budget, plan.arena, device, global);
         return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
     }
     if open.is_none() {
@@ -188,7 +189,24 @@ pub fn plan_model(
         _ => variants::plan(model.parts.clone(), open.as_ref(), budgets, planner.dynamic_pool, &request),
     };
     progress.finish();
-    Ok((compiled?, model))
+    let compiled = compiled?;
+    tell_beyond_memory(compiled.budget, compiled.plan.arena, device, global);
+    Ok((compiled, model))
+}
+
+/// A budget that this machine cannot give is a unit mistyped, or meant for another machine.
+fn tell_beyond_memory(budget: u64, arena: u64, device: &DeviceArgs, global: Global) {
+    let Some(available) = runtime::available_memory() else { return };
+    if device.kind() == plan::Device::Cpu && budget > available.bytes {
+        let what = format!(
+            "the budget of {} is more than this machine has left ({}, {}); the plan takes {} of it",
+            units::bytes(budget),
+            units::bytes(available.bytes),
+            available.source,
+            units::bytes(arena)
+        );
+        note(global.quiet, what);
+    }
 }
 
 /// The plan of a model that is walked at every step; it runs in any smaller budget, too.

@@ -283,17 +283,22 @@ fn export(x: &Export<'_>, name: &'static str) -> Result<(), OpError> {
 }
 
 /// Rule of an ONNX reduction: axes are an attribute in old opsets and an input in new ones; none means all, or none at all if
-/// `noop_with_empty_axes` is set.
+/// `noop_with_empty_axes` is set: then the function of the elements (square, absolute value) is still taken.
 fn import(cx: &mut ImportCx<'_, '_>, op: &str) -> Result<(), OpError> {
     let x = cx.input(0)?;
     let rank = cx.b.ty(x).shape.rank();
     let axes = cx.ints_attr_or_input("axes", 1)?.unwrap_or_default();
     let keep = cx.attrs.int_or("keepdims", 1)? != 0;
-    if axes.is_empty() && cx.attrs.int_or("noop_with_empty_axes", 0)? != 0 {
+    let over_none = axes.is_empty() && cx.attrs.int_or("noop_with_empty_axes", 0)? != 0;
+    if over_none && !matches!(op, "ReduceL1" | "ReduceL2" | "ReduceSumSquare") {
         cx.set(0, x);
         return Ok(());
     }
-    let axes = if axes.is_empty() { (0..rank as i64).collect() } else { normalize_axes(&axes, rank)? };
+    let axes = match axes.is_empty() {
+        true if over_none => Vec::new(),
+        true => (0..rank as i64).collect(),
+        false => normalize_axes(&axes, rank)?,
+    };
     let y = cx.b.op(op, Attrs::new().with("axes", axes).with("keepdims", keep), &[x])?;
     cx.set(0, y);
     Ok(())
@@ -428,7 +433,7 @@ reductions! {
     ReduceSum "ReduceSum",
     rules rules!["ReduceSum" => |cx| import(cx, "ReduceSum"), "ReduceLogSum" => |cx| {
         import(cx, "ReduceSum")?;
-        if let Some(Some(sum)) = cx.outputs.first().copied() && cx.opt_input(0) != Some(sum) {
+        if let Some(Some(sum)) = cx.outputs.first().copied() {
             let y = cx.b.call("Log", &[sum])?;
             cx.set(0, y);
         }
