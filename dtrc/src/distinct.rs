@@ -74,7 +74,14 @@ fn replaces(path: &Path, flag: &str) -> CliError {
 /// Whether two names are one regular file, there or to be made. Devices and pipes hold nothing that could be lost.
 fn same(a: &Path, b: &Path) -> bool {
     let plain = |p: &Path| !p.exists() || p.is_file();
-    plain(a) && plain(b) && place(a).is_some_and(|a| place(b) == Some(a))
+    plain(a) && plain(b) && (place(a).is_some_and(|a| place(b) == Some(a)) || is_linked(a, b))
+}
+
+/// Whether two names are hard links of one file.
+fn is_linked(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |p: &Path| p.metadata().ok().map(|m| (m.dev(), m.ino()));
+    place(a).is_some_and(|a| place(b) == Some(a))
 }
 
 /// An array among the data of a folder.

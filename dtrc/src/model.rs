@@ -10,7 +10,7 @@ pub use self::{training::print_trainable, values::Metric, weights::ModelWeights}
 
 use self::{
     sizes::open_size,
-    told::{explain, tell, tell_measured, unread_inputs},
+    told::{explain, tell, tell_halves, tell_measured, unread_inputs},
     values::{Batchnorm, Dropout, OptimizerName, Rewrites, parse_loss, parts},
 };
 use crate::{
@@ -31,7 +31,7 @@ use compiler::{
     train::{Loss, TrainError, TrainOptions, find_loss},
     variants::Part,
 };
-use graph::{DType, Graph, TensorType};
+use graph::{Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::{Guard, ProgramKind};
 use std::path::{Path, PathBuf};
@@ -334,6 +334,9 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     if trains && train.trainable.is_empty() {
         return Err(CompileError::Train(TrainError::NothingToTrain).into());
     }
+    if trains {
+        tell_halves(&open.graph, &open.candidates, global.quiet);
+    }
     let evaluate =
         (!args.metric.is_empty()).then(|| (train.clone(), args.metric.contains(&Metric::Accuracy)));
     Ok(Model {
@@ -392,8 +395,8 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     let train = args.train_options(&imported.graph, &imported.candidates)?;
     let chosen = &train.trainable;
-    let is_half = |s: &graph::State| matches!(imported.graph.ty(s.input).dtype, DType::F16 | DType::BF16);
-    if trains && chosen.is_empty() && imported.graph.states.iter().any(is_half) {
+    let halves = import::trainable::halves(&imported.graph, &imported.candidates);
+    if trains && chosen.is_empty() && halves > 0 {
         return Err(CliError::bad_input(format!(
             "{}: its weights are 16-bit floats, and dtrc trains float32 and float64: convert the model first",
             args.model.display()
@@ -405,6 +408,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         let n: u64 = types.iter().filter_map(|t| t.shape.elements()).sum();
         let bytes = units::bytes(types.iter().filter_map(|t| t.bytes()).sum());
         note(global.quiet, format!("{} trainable tensors with {n} elements, {bytes}", chosen.len()));
+        tell_halves(&imported.graph, &imported.candidates, global.quiet);
     }
     let evaluates = !args.metric.is_empty();
     let mut infer = if args.with_inference || evaluates || !trains {

@@ -20,6 +20,8 @@ fn nothing_is_written_over_what_is_read() {
     // The same files by other names.
     let link = at("link.onnx");
     std::os::unix::fs::symlink(&model, &link).unwrap();
+    let hard = at("hard.npz");
+    fs::hard_link(&data, &hard).unwrap();
     let detour = format!("{folder}/../{}", Path::new(&model).file_name().unwrap().display());
     let array = format!("{folder}/a.npz");
 
@@ -27,13 +29,14 @@ fn nothing_is_written_over_what_is_read() {
     let train = ["train", &plan, "--weights", &model, "--data", &data];
     let over_folder = ["train", &plan, "--weights", &model, "--data", &folder];
     let run = ["run", &inference, "--weights", &model, "--data", &data];
-    let cases: [(&[&str], &[&str]); 14] = [
+    let cases: [(&[&str], &[&str]); 15] = [
         (&compile, &["-o", &model]),
         (&compile, &["-o", &link]),
         (&compile, &["-o", &detour]),
         (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &model]),
         (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &at("n.dtrc")]),
         (&train, &["--log", &data]),
+        (&train, &["--log", &hard]),
         (&train, &["--log", &plan]),
         (&train, &["--save", &plan]),
         (&train, &["--save", &data]),

@@ -3,7 +3,7 @@
 
 mod support;
 
-use onnx_protobuf::{GraphProto, NodeProto, ValueInfoProto};
+use onnx_protobuf::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 use runtime::data::npz::Npz;
 use std::{
     fs,
@@ -176,6 +176,66 @@ fn a_factor_of_one_element_is_trained_if_it_is_named() {
     train(&["--train", "logit_scale"]).ok();
     assert_ne!(factor(), 2.0);
     train(&["--train", "logit_scales"]).fails(64, &["--train logit_scales"]);
+}
+
+/// ONNX's code of float16.
+const FLOAT16: i32 = 10;
+
+/// A product's weights as 16-bit floats, cast to what the product takes.
+fn halve(g: &mut GraphProto, product: usize) -> String {
+    let node = g.node.iter().enumerate().filter(|(_, n)| n.op_type == "Gemm").nth(product).unwrap().0;
+    let name = g.node[node].input[1].clone();
+    let weight = g.initializer.iter_mut().find(|t| t.name == name).unwrap();
+    let floats = weight.raw_data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+    weight.raw_data = floats.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect();
+    weight.data_type = FLOAT16;
+    let wide = format!("{name} as float32");
+    g.node[node].input[1].clone_from(&wide);
+    let to = AttributeProto {
+        name: "to".to_owned(),
+        type_: onnx_protobuf::attribute_proto::AttributeType::INT.into(),
+        i: 1,
+        ..Default::default()
+    };
+    let (input, output) = (vec![name.clone()], vec![wide]);
+    let cast =
+        NodeProto { op_type: "Cast".to_owned(), input, output, attribute: vec![to], ..Default::default() };
+    g.node.insert(node, cast);
+    name
+}
+
+#[test]
+fn weights_of_16_bits_stay_and_that_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = std::cell::RefCell::new(String::new());
+    let mixed = scores(dir.path(), "mixed.onnx", |g| *name.borrow_mut() = halve(g, 1));
+    let (data, name) = (mlp_data(dir.path(), 3), name.take());
+    let saved = dir.path().join("saved.onnx").display().to_string();
+    let loss = ["--loss", "cross-entropy"];
+    let train =
+        [&["train", &mixed, "--budget", "100%", "--data", &data, "--save", &saved][..], &loss].concat();
+    let told = dtrc(&train).ok();
+    assert!(told.stderr.contains("1 16-bit float weights stay as they are"), "{}", told.stderr);
+    let raw = |path: &str| {
+        let weight = support::stored(Path::new(path), &name);
+        (weight.data_type, weight.raw_data)
+    };
+    assert_eq!(raw(&saved), raw(&mixed));
+    let listed = dtrc(&[&["compile", &mixed, "--list-trainable"][..], &loss].concat()).ok();
+    assert!(!listed.stdout.contains(&name) && listed.stderr.contains("16-bit"), "{}", listed.stdout);
+    dtrc(&[&train[..], &["--train", &name]].concat()).fails(64, &["no float32 or float64 tensor"]);
+    let all = scores(dir.path(), "all.onnx", |g| {
+        for product in 0..3 {
+            halve(g, product);
+        }
+        // Whatever else is trained.
+        g.initializer.retain(|t| t.data_type == FLOAT16);
+        for node in g.node.iter_mut().filter(|n| n.op_type == "Gemm") {
+            node.input.truncate(2);
+        }
+    });
+    dtrc(&[&["train", &all, "--budget", "100%", "--data", &data][..], &loss].concat())
+        .fails(65, &["16-bit floats", "convert"]);
 }
 
 #[test]

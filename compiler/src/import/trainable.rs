@@ -7,7 +7,7 @@
 //! Pow, Resize, Where and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
 
 use super::flatten::FlatNode;
-use graph::{Graph, Init, StateKind};
+use graph::{DType, Graph, Init, StateKind};
 use std::{
     collections::{BTreeSet, HashMap},
     sync::Arc,
@@ -221,7 +221,7 @@ fn position(n: &FlatNode<'_>, i: usize, around: &Around<'_, '_, '_>) -> Position
 /// A glob that names no tensor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "--{option} {glob}: no float tensor that can be trained has such a name (one of a single element must be named in full)"
+    "--{option} {glob}: no float32 or float64 tensor that can be trained has such a name (one of a single element must be named in full)"
 )]
 pub struct GlobError {
     /// `train` or `freeze`.
@@ -230,8 +230,23 @@ pub struct GlobError {
     pub glob: String,
 }
 
-/// Names of the states to train: the candidates, or with `train` globs every float tensor that matches one (whatever its position, but
-/// no running statistic), less those that match a `freeze` glob. In the order of the graph's states.
+/// An update of a 16-bit float would mostly round to nothing.
+fn is_trained_type(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
+}
+
+/// How many of the candidates have a type that is not trained: 16-bit floats.
+pub fn halves(graph: &Graph, candidates: &[Arc<str>]) -> usize {
+    let named = |s: &&graph::State| candidates.contains(&s.name);
+    graph.states.iter().filter(named).filter(|s| !is_trained_type(graph.ty(s.input).dtype)).count()
+}
+
+/// Names of the states to train: the candidates, or with `train` globs every float32 or float64 tensor that matches one (whatever its
+/// position, but no running statistic), less those that match a `freeze` glob. In the order of the graph's states.
+///
+/// # Errors
+///
+/// A glob matches no such tensor.
 pub fn select(
     graph: &Graph,
     candidates: &[Arc<str>],
@@ -242,7 +257,7 @@ pub fn select(
         .states
         .iter()
         .filter(|s| matches!(s.kind, StateKind::Frozen | StateKind::Parameter))
-        .filter(|s| matches!(s.init, Init::Weight(_)) && graph.ty(s.input).dtype.is_float())
+        .filter(|s| matches!(s.init, Init::Weight(_)) && is_trained_type(graph.ty(s.input).dtype))
         .map(|s| &s.name)
         .collect();
     for (option, globs) in [("train", train), ("freeze", freeze)] {

@@ -3,13 +3,22 @@
 use crate::{cli::Global, progress::note, units};
 use compiler::{
     cost::{CostModel, key},
-    import,
+    import::{self, trainable},
 };
 use graph::Graph;
 use plan::ProgramKind;
 use rewrite::{Level, Report};
 use serde_json::json;
-use std::path::Path;
+use std::{path::Path, sync::Arc};
+
+/// Says how many weights stay as they are since they are 16-bit floats.
+pub(super) fn tell_halves(graph: &Graph, candidates: &[Arc<str>], quiet: bool) {
+    let n = trainable::halves(graph, candidates);
+    if n > 0 {
+        let what = "16-bit float weights stay as they are: dtrc trains float32 and float64; convert them first to train them";
+        note(quiet, format!("{n} {what}"));
+    }
+}
 
 pub(super) fn tell(remarks: &[import::Remark], global: Global) {
     for r in remarks {

@@ -1,6 +1,6 @@
 //! What is trained, by which loss and which optimizer: from arguments to the options of a training step.
 
-use super::{ModelArgs, values::OptimizerName};
+use super::{ModelArgs, told::tell_halves, values::OptimizerName};
 use crate::{cli::Global, error::CliError, files::check_readable};
 use compiler::{
     import::{self, trainable},
@@ -110,7 +110,7 @@ impl ModelArgs {
 
 /// Prints the names of the tensors that would be trained, with their types.
 pub fn print_trainable(args: &ModelArgs, global: Global) -> Result<u8, CliError> {
-    for (name, ty) in list_trainable(args)? {
+    for (name, ty) in list_trainable(args, global)? {
         if global.json {
             let elements = ty.shape.elements();
             println!(
@@ -124,7 +124,7 @@ pub fn print_trainable(args: &ModelArgs, global: Global) -> Result<u8, CliError>
     Ok(0)
 }
 
-fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliError> {
+fn list_trainable(args: &ModelArgs, global: Global) -> Result<Vec<(String, TensorType)>, CliError> {
     check_readable(&args.model)?;
     let options = args.import_options(true);
     let (g, candidates) = match import::import(&args.model, &options) {
@@ -136,6 +136,7 @@ fn list_trainable(args: &ModelArgs) -> Result<Vec<(String, TensorType)>, CliErro
     };
     let chosen = trainable::select(&g, &candidates, &args.train, &args.freeze)
         .map_err(|e| CliError::usage(e.to_string()))?;
+    tell_halves(&g, &candidates, global.quiet);
     let find =
         |n: &str| g.states.iter().find(|s| &*s.name == n).map(|s| (n.to_owned(), g.ty(s.input).clone()));
     Ok(chosen.iter().filter_map(|n| find(n)).collect())

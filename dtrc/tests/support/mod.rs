@@ -94,10 +94,18 @@ pub fn scores_model(dir: &Path) -> String {
 
 /// Elements of a float initializer of a model file, given as raw data.
 pub fn initializer(path: &Path, name: &str) -> Vec<f32> {
+    stored(path, name)
+        .raw_data
+        .chunks_exact(4)
+        .map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes")))
+        .collect()
+}
+
+/// An initializer of a model file as it is stored.
+pub fn stored(path: &Path, name: &str) -> onnx_protobuf::TensorProto {
     let bytes = std::fs::read(path).expect("a file");
     let model: onnx_models::ModelProto = protobuf::Message::parse_from_bytes(&bytes).expect("a model");
-    let tensor = model.graph.initializer.iter().find(|t| t.name == name).expect("an initializer");
-    tensor.raw_data.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().expect("4 bytes"))).collect()
+    model.graph.initializer.iter().find(|t| t.name == name).expect("an initializer").clone()
 }
 
 /// Deterministic numbers in [-1, 1).
