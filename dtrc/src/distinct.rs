@@ -44,6 +44,15 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
         if let Some((other, _)) = written[..i].iter().find(|(_, p)| same(p, path)) {
             return Err(twice(path, other, flag));
         }
+        for beside in derived(flag, path) {
+            let other = written.iter().find(|(f, p)| f != flag && same(p, &beside));
+            if let Some((other, _)) = other {
+                return Err(twice(&beside, other, flag));
+            }
+            if read.iter().any(|(_, p)| same(p, &beside)) {
+                return Err(replaces(&beside, flag));
+            }
+        }
         if read.iter().any(|(_, p)| same(p, path) || is_array_in(path, p)) {
             return Err(replaces(path, flag));
         }
@@ -58,6 +67,26 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
 /// They are one file: exit code 64.
 pub fn check_derived(flag: &str, written: &Path, read: &Path) -> Result<(), CliError> {
     if same(written, read) { Err(replaces(written, flag)) } else { Ok(()) }
+}
+
+/// Files that may go beside the one of a flag: external data, and the parts of an accumulated step.
+fn derived(flag: &str, path: &Path) -> Vec<PathBuf> {
+    let appended = |p: &Path| {
+        let mut name = p.as_os_str().to_owned();
+        name.push(".weights");
+        PathBuf::from(name)
+    };
+    match flag {
+        "--save" | "--save-inference" if path.extension().is_some_and(|e| e == "onnx") => {
+            vec![path.with_extension("weights")]
+        }
+        "--save" | "--save-inference" => vec![appended(path)],
+        "--emit-onnx" => {
+            let micro = path.with_extension("micro.onnx");
+            vec![appended(path), appended(&micro), micro]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn twice(path: &Path, first: &str, second: &str) -> CliError {

@@ -2,6 +2,8 @@
 
 mod support;
 
+use graph::DType;
+use runtime::data::npz;
 use std::path::Path;
 use support::{Outcome, dtrc, floats, scores_model, write};
 
@@ -47,4 +49,45 @@ fn ignored_labels_count_nothing() {
     train(&usual, "mse", &["--ignore-index", "3"]).fails(64, &["--ignore-index", "cross-entropy", "nll"]);
     let help = dtrc(&["train", "--help"]).ok().stdout;
     assert!(help.contains("--ignore-index") && help.contains("-100"));
+}
+
+#[test]
+fn probabilities_of_exactly_0_or_1_have_finite_gradients() {
+    let dir = tempfile::tempdir().unwrap();
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64], classes: 10 };
+    let certain = support::generated(dir.path(), "certain.onnx", |common| {
+        let mut model = mlp.build(common);
+        let g = model.graph.mut_or_insert_default();
+        // Scores far beyond where a sigmoid of float32 is 0 or 1.
+        let mut factor = g.initializer.iter().find(|t| t.data_type == 1).unwrap().clone();
+        (factor.name, factor.dims) = ("factor".to_owned(), Vec::new());
+        factor.raw_data = 1e4f32.to_le_bytes().to_vec();
+        g.initializer.push(factor);
+        let y = std::mem::replace(&mut g.node.last_mut().unwrap().output[0], "scores".to_owned());
+        for (op, input, output) in
+            [("Mul", vec!["scores", "factor"], "large"), ("Sigmoid", vec!["large"], y.as_str())]
+        {
+            let input = input.into_iter().map(ToOwned::to_owned).collect();
+            let node = onnx_protobuf::NodeProto {
+                op_type: op.to_owned(),
+                input,
+                output: vec![output.to_owned()],
+                ..Default::default()
+            };
+            g.node.push(node);
+        }
+        model
+    });
+    let data = dir.path().join("certain.npz").display().to_string();
+    let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let (x, target) = (bytes(&floats(16 * 32, 1)), bytes(&[0.0, 1.0].repeat(80)));
+    let arrays = [
+        ("x", DType::F32, &[16, 32][..], x.as_slice()),
+        ("target", DType::F32, &[16, 10], target.as_slice()),
+    ];
+    npz::write(std::fs::File::create(&data).unwrap(), arrays).unwrap();
+    let train = ["--json", "train", &certain, "--budget", "100%", "--loss", "bce", "--steps", "3"];
+    let losses = dtrc(&[&train[..], &["--lr", "0.0001", "--data", &data]].concat()).ok().losses();
+    assert_eq!(losses.len(), 3);
+    assert!(losses.iter().all(|l| l.parse::<f64>().unwrap().is_finite()), "{losses:?}");
 }

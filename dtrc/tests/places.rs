@@ -29,12 +29,18 @@ fn nothing_is_written_over_what_is_read() {
     let train = ["train", &plan, "--weights", &model, "--data", &data];
     let over_folder = ["train", &plan, "--weights", &model, "--data", &folder];
     let run = ["run", &inference, "--weights", &model, "--data", &data];
-    let cases: [(&[&str], &[&str]); 15] = [
+    let beside = at("data.weights");
+    fs::copy(&data, &beside).unwrap();
+    let beside_data = ["train", &plan, "--weights", &model, "--data", &beside];
+    let cases: [(&[&str], &[&str]); 18] = [
         (&compile, &["-o", &model]),
         (&compile, &["-o", &link]),
         (&compile, &["-o", &detour]),
         (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &model]),
         (&compile, &["-o", &at("n.dtrc"), "--emit-onnx", &at("n.dtrc")]),
+        (&compile, &["-o", &at("n.micro.onnx"), "--emit-onnx", &at("n.onnx"), "--accumulate", "2"]),
+        (&train, &["--save", &at("a.onnx"), "--log", &at("a.weights")]),
+        (&beside_data, &["--save", &at("data.onnx")]),
         (&train, &["--log", &data]),
         (&train, &["--log", &hard]),
         (&train, &["--log", &plan]),
@@ -46,7 +52,7 @@ fn nothing_is_written_over_what_is_read() {
         (&run, &["-o", &model]),
         (&["profile", &model], &["-o", &model]),
     ];
-    let files = [&model, &data, &plan, &inference, &array];
+    let files = [&model, &data, &plan, &inference, &array, &beside];
     let before: Vec<Vec<u8>> = files.iter().map(|f| fs::read(f).unwrap()).collect();
     for (command, more) in cases {
         dtrc(&[command, more].concat()).fails(64, &["choose", "name"]);

@@ -392,20 +392,8 @@ fn build_loss(b: &mut Builder<'_>, options: &TrainOptions, y: ValueId) -> Result
             mean(b, square)
         }
         Some(Loss::Bce) => {
-            // -(t log y + (1 - t) log(1 - y)), logarithms cut off at -100 as is usual.
             let t = label_input(b, options, ty.clone())?;
-            let one = b.scalar(ty.dtype, 1.0);
-            let cut = Attrs::new().with("min", -100.0).with("max", f64::INFINITY);
-            let log_y = b.call("Log", &[y])?;
-            let log_y = b.op("Clip", cut.clone(), &[log_y])?;
-            let not_y = b.call("Sub", &[one, y])?;
-            let log_not = b.call("Log", &[not_y])?;
-            let log_not = b.op("Clip", cut, &[log_not])?;
-            let not_t = b.call("Sub", &[one, t])?;
-            let (p, q) = (b.call("Mul", &[t, log_y])?, b.call("Mul", &[not_t, log_not])?);
-            let sum = b.call("Add", &[p, q])?;
-            let negative = b.call("Neg", &[sum])?;
-            mean(b, negative)
+            b.call("BceLoss", &[y, t])
         }
         Some(Loss::Output(_)) | None => Err(OpError::invalid("this loss is an output of the model")),
     }
