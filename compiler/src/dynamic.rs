@@ -8,10 +8,10 @@ use crate::{
     cost::DeviceProfile,
     emit::{self, EmitError},
     import::Open,
-    train::TrainOptions,
+    train::{Loss, TrainError, TrainOptions},
 };
 use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
-use ops::{Registry, onnx::ImportOptions};
+use ops::{OpError, Registry, onnx::ImportOptions};
 use plan::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, ValidateError, numerics,
     validate,
@@ -164,6 +164,32 @@ pub(crate) fn programs(
     templates.into_iter().map(made).collect()
 }
 
+/// Whether the options of a training step name what the model has, as far as that is known before a step is walked.
+///
+/// # Errors
+///
+/// The loss reads an output that is not there, or the label has the name of an input or state.
+pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
+    let outputs = &open.source.body.outputs;
+    let asked = match &options.loss {
+        Some(Loss::Output(name)) => Some(name),
+        _ => options.output.as_ref(),
+    };
+    if let Some(name) = asked.filter(|n| !outputs.iter().any(|o| **o == ***n)) {
+        let available = outputs.iter().map(ToString::to_string).collect();
+        return Err(TrainError::NoOutput { name: name.clone(), available });
+    }
+    let adds_label = !matches!(options.loss, None | Some(Loss::Output(_)));
+    let g = &open.graph;
+    let mut taken = g.inputs.iter().map(|i| i.value).chain(g.states.iter().map(|s| s.input));
+    if adds_label && taken.any(|v| *g.value(v).name == *options.label) {
+        let output = asked.cloned().or_else(|| outputs.first().map(ToString::to_string)).unwrap_or_default();
+        let what = format!("the model already has a tensor {:?}: choose another --label", options.label);
+        return Err(TrainError::Loss { output, error: OpError::invalid(what) });
+    }
+    Ok(())
+}
+
 /// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
 pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Plan, DynamicError> {
     let accumulate = request.train.map_or(1, |t| t.accumulate.max(1));
@@ -204,9 +230,9 @@ fn template(
 ) -> Graph {
     let mut g = open.clone();
     let scalar = |dtype| TensorType { dtype, shape: Shape::scalar() };
-    if let Some(o) = losses.filter(|o| !matches!(o.loss, None | Some(crate::train::Loss::Output(_)))) {
+    if let Some(o) = losses.filter(|o| !matches!(o.loss, None | Some(Loss::Output(_)))) {
         // Its shape follows from the output, which is not known yet.
-        let classes = matches!(o.loss, Some(crate::train::Loss::CrossEntropy | crate::train::Loss::Nll));
+        let classes = matches!(o.loss, Some(Loss::CrossEntropy | Loss::Nll));
         let dtype = if classes { DType::I64 } else { DType::F32 };
         let ty = TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) };
         g.add_input(o.label.as_str(), ty, InputRole::Label);

@@ -120,7 +120,7 @@ fn infeasible(e: &Infeasible) -> CliError {
     for (name, n) in e.largest.iter().take(5) {
         m.push_str(&format!("    {:>12}  {name}\n", bytes(*n)));
     }
-    m.push_str("  what would help: a smaller batch (--dim), --optimizer sgd without momentum, --freeze, --accumulate");
+    m.push_str("  what would help: a smaller batch (--dim), SGD without momentum, --freeze, more parts (--accumulate)");
     CliError { kind: "infeasible", message: m, code: INFEASIBLE }
 }
 

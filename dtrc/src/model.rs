@@ -335,6 +335,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
         return Err(CompileError::Train(TrainError::NothingToTrain).into());
     }
     if trains {
+        compiler::dynamic::check(&open, &train).map_err(CompileError::from)?;
         tell_halves(&open.graph, &open.candidates, global.quiet);
     }
     let evaluate =

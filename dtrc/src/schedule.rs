@@ -5,9 +5,9 @@
 pub enum LrSchedule {
     /// The same rate always.
     Constant,
-    /// From the rate down to 0 at the last step.
+    /// From the rate down to 0, which the step after the last would have.
     Linear,
-    /// Half a cosine from the rate down to 0 at the last step.
+    /// Half a cosine from the rate down to 0, which the step after the last would have.
     Cosine,
     /// A tenth after each third of the steps.
     Step,

@@ -1,6 +1,6 @@
 //! Data and weights made up where there are none: enough to run and to measure a step, not to learn from.
 
-use crate::model::ModelWeights;
+use crate::{error::CliError, model::ModelWeights};
 use graph::{DType, TensorType};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -52,6 +52,22 @@ pub fn classes(program: &plan::Program) -> u64 {
         }
     }
     least.unwrap_or(2)
+}
+
+/// Refuses to make up what has no size yet.
+///
+/// # Errors
+///
+/// An input has an open size: exit code 64.
+pub fn check_sizes(program: &plan::Program) -> Result<(), CliError> {
+    let wanted = crate::session::wanted(program);
+    match wanted.iter().find(|w| w.ty.shape.fixed().is_none()) {
+        None => Ok(()),
+        Some(w) => Err(CliError::usage(format!(
+            "--synthetic needs sizes, and input {:?} is {}: bind them with --dim (see dtrc show), or give --data",
+            w.name, w.ty
+        ))),
+    }
 }
 
 /// Made-up elements of an input as a batch has them.

@@ -119,8 +119,10 @@ const MAX_THREADS: usize = 1024;
 ///
 /// A text that says what is accepted.
 pub fn threads(text: &str) -> Result<usize, String> {
-    let n = text.parse().ok().filter(|n| *n <= MAX_THREADS);
-    n.ok_or_else(|| format!("give a whole number up to {MAX_THREADS}, or leave the flag out for one a core"))
+    let n = text.parse().ok().filter(|n| (1..=MAX_THREADS).contains(n));
+    n.ok_or_else(|| {
+        format!("give a whole number from 1 to {MAX_THREADS}, or leave the flag out for one a core")
+    })
 }
 
 /// Reads how many of something, at least one.

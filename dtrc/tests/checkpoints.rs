@@ -213,6 +213,7 @@ fn an_interrupt_ends_with_a_checkpoint() {
         let (f, l) = (folder.display().to_string(), log.display().to_string());
         let mlp = model("mlp_tiny");
         let child = command(&[
+            "--json",
             "train",
             &mlp,
             "--budget",
@@ -236,6 +237,10 @@ fn an_interrupt_ends_with_a_checkpoint() {
         assert!(kill.success());
         let out = child.wait_with_output().unwrap();
         assert_eq!(out.status.code(), Some(code), "{}", String::from_utf8_lossy(&out.stderr));
+        let said = String::from_utf8(out.stdout).unwrap();
+        let closing: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+        assert_eq!((&closing["interrupted"], &closing["exit_code"]), (&true.into(), &code.into()));
+        assert!(closing["peak_rss_bytes"].as_u64() > Some(0), "{closing}");
         assert_eq!(files(&folder).len(), 1);
         let steps = std::fs::read_to_string(&log).unwrap().lines().count();
         let more = (steps + 2).to_string();

@@ -172,3 +172,20 @@ fn batches_are_counted_one_by_one_in_steps_of_several() {
     );
     train(&path, &["--accumulate", "6"]).fails(65, &["5 batches", "--accumulate 6", "more data"]);
 }
+
+#[test]
+fn whole_numbers_are_read_where_floats_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let pixels: Vec<u8> = (0..2 * 512u32).map(|i| (i * 37 % 256) as u8).collect();
+    let target = ("target", DType::I64, &[32][..], ints(&classes(2)));
+    let floats = pixels.iter().flat_map(|p| f32::from(*p).to_le_bytes()).collect();
+    let wide = file(dir.path(), "wide.npz", &[("x", DType::F32, &[32, 32], floats), target.clone()]);
+    let narrow = file(dir.path(), "narrow.npz", &[("x", DType::U8, &[32, 32], pixels), target]);
+    let of_bytes = train(&narrow, &[]).ok();
+    assert_eq!(of_bytes.losses(), train(&wide, &[]).ok().losses());
+    assert!(of_bytes.stderr.contains("is u8; it is converted to f32"), "{}", of_bytes.stderr);
+    // Not the other way round.
+    let half = [0.5f32; 32].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let bad = [("x", DType::F32, &[32, 32][..], x(2)), ("target", DType::F32, &[32], half)];
+    train(&file(dir.path(), "bad.npz", &bad), &[]).fails(65, &["elements are f32", "takes i64"]);
+}

@@ -68,7 +68,7 @@ fn a_plan_takes_no_flags_about_the_model() {
     train(&["--accumulate", "1"]).fails(64, &["--accumulate"]);
     dtrc(&["run", &plan, "--weights", &mlp, "--synthetic", "--metric", "loss"]).fails(64, &["--metric"]);
     dtrc(&["train", &mlp, "--budget", "100%", "--data", &data, "--threads", "99999"])
-        .fails(64, &["--threads", "up to 1024"]);
+        .fails(64, &["--threads", "from 1 to 1024"]);
 }
 
 #[test]

@@ -428,3 +428,28 @@ fn a_trusted_model_may_take_more_memory_to_read() {
     dtrc(&estimate).fails(65, &["60000 nodes", "--import-memory"]);
     dtrc(&[&estimate[..], &["--import-memory", "1G"]].concat()).ok();
 }
+
+#[test]
+fn flags_of_a_model_of_open_sizes_are_checked_before_a_plan_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = scores(dir.path(), "open.onnx", |g| {
+        let shape = g.input[0].type_.mut_or_insert_default().mut_tensor_type().shape.mut_or_insert_default();
+        shape.dim[0].set_dim_param("N".to_owned());
+    });
+    let plan = dir.path().join("open.dtrc").display().to_string();
+    let compile = |more: &[&str]| {
+        let fixed = ["compile", &open, "--budget", "1M", "-o", &plan];
+        let out = dtrc(&[&fixed[..], more].concat());
+        assert!(out.code == 0 || !Path::new(&plan).exists(), "{more:?}");
+        out
+    };
+    compile(&["--loss", "output:nope"]).fails(64, &["no output \"nope\"", "it has"]);
+    compile(&["--loss", "mse", "--loss-output", "nope"]).fails(64, &["no output \"nope\""]);
+    compile(&["--loss", "mse", "--label", "x"]).fails(65, &["already has a tensor \"x\"", "--label"]);
+    compile(&["--loss", "cross-entropy"]).ok();
+    // Nobody can make up what has no size.
+    for command in [&["train", "--steps", "1", "--loss", "cross-entropy"][..], &["run", "--inference"]] {
+        dtrc(&[command, &[&open, "--budget", "1M", "--synthetic"]].concat())
+            .fails(64, &["--synthetic needs sizes", "--dim"]);
+    }
+}

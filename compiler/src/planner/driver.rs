@@ -574,7 +574,7 @@ impl<'i, 'a> Session<'i, 'a> {
     fn infeasible(&self, budget: Bytes, placed: &Placed, none: bool) -> Infeasible {
         let problem = self.index.problem;
         let replay = &placed.replay;
-        let (working_set, binding) = working_set_bound(self.index);
+        let working_set = working_set_bound(self.index);
         let bound = working_set.max(bounds::least_peak(problem)).min(replay.peak);
         let proved = budget < bound || none;
         let step = replay.peak_step as u32;
@@ -588,14 +588,13 @@ impl<'i, 'a> Session<'i, 'a> {
         largest.truncate(5);
         let at_peak = placed.schedule.steps.get(replay.peak_step).map(|s| s.node);
         let name = |n: u32| problem.nodes[n as usize].name.clone();
-        let binding_node = if budget < working_set { binding } else { at_peak };
         Infeasible {
             budget,
             state_floor: problem.resident,
             least_arena: placed.arena(problem),
             least_peak: replay.peak,
             lower_bound: bound,
-            binding_node: binding_node.map_or_else(String::new, name),
+            binding_node: at_peak.map_or_else(String::new, name),
             largest,
             proved,
         }
@@ -661,10 +660,10 @@ fn naive_peak(index: &Index<'_>) -> Bytes {
 }
 
 /// No schedule needs less: the inputs, outputs and least workspace of one needed node, after the best lawful overwrite of each output,
-/// beside what is always there. With the node that binds.
-pub(crate) fn working_set_bound(index: &Index<'_>) -> (Bytes, Option<u32>) {
+/// beside what is always there.
+pub(crate) fn working_set_bound(index: &Index<'_>) -> Bytes {
     let problem = index.problem;
-    let mut bound = (problem.resident, None);
+    let mut bound = problem.resident;
     for &node in &index.given {
         let n = &problem.nodes[node as usize];
         let inputs: Bytes = index.input_groups.row(node).iter().map(|&g| index.group_bytes[g as usize]).sum();
@@ -679,9 +678,7 @@ pub(crate) fn working_set_bound(index: &Index<'_>) -> (Bytes, Option<u32>) {
         }
         let workspace = n.implementations.iter().map(|i| i.workspace).min().unwrap_or(0);
         let total = problem.resident + inputs + outputs + workspace.next_multiple_of(problem.alignment);
-        if total > bound.0 {
-            bound = (total, Some(node));
-        }
+        bound = bound.max(total);
     }
     bound
 }

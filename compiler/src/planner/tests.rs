@@ -177,7 +177,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
         let problem = random_problem(seed, 4 + (seed as usize * 5) % 40);
         let index = Index::new(&problem).expect("well formed");
         let peak = keep_all::run(&mut context(&index, 0)).score.peak;
-        let (floor, _) = working_set_bound(&index);
+        let floor = working_set_bound(&index);
         for part in [0, 2, 4] {
             let budget = floor + (peak - floor) * part / 4;
             let mut context = context(&index, budget);
@@ -216,7 +216,7 @@ fn windows_improve_what_checkpoints_leave() {
         let problem = random_problem(500 + seed, 40);
         let index = Index::new(&problem).expect("well formed");
         let peak = keep_all::run(&mut context(&index, 0)).score.peak;
-        let (floor, _) = working_set_bound(&index);
+        let floor = working_set_bound(&index);
         let budget = floor + (peak - floor) / 2;
         let mut context = context(&index, budget);
         for start in square_root::run(&mut context) {
@@ -262,7 +262,7 @@ fn plans_fit_their_budget_and_rising_budgets_never_take_longer() {
         let problem = random_problem(1000 + seed, 5 + (seed as usize * 7) % 30);
         let index = Index::new(&problem).expect("well formed");
         let keep = keep_all::run(&mut context(&index, 0)).score.peak;
-        let (floor, _) = working_set_bound(&index);
+        let floor = working_set_bound(&index);
         let budgets: Vec<Bytes> = (0..=5).map(|i| floor + (keep - floor) * i / 5).chain([keep * 2]).collect();
         let results = plan_many(&problem, &budgets, &quick()).expect("well formed");
         let mut before = Nanos::MAX;
@@ -389,7 +389,7 @@ fn tiny_problems_against_the_exhaustive_optimum() {
         let problem = build.0;
         let index = Index::new(&problem).expect("well formed");
         let keep = keep_all::run(&mut context(&index, 0)).score.peak;
-        let (floor, _) = working_set_bound(&index);
+        let floor = working_set_bound(&index);
         for budget in floor..=keep {
             let optimum = exhaustive(&problem, budget);
             match (optimum, plan(&problem, budget, &options)) {

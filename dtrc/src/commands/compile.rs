@@ -310,8 +310,8 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
         PathBuf::from(stem).with_extension("dtrc")
     });
     check_writable(&path)?;
-    check_derived("--output", &path, &args.model.model)?;
     let model = load_for(&args.model, &args.device, global)?;
+    check_derived("--output", &path, &args.model.model)?;
     if let Some(path) = &args.emit_onnx {
         check_derived("--emit-onnx", &micro(path), &args.model.model)?;
         emit_onnx(&model, path, global)?;

@@ -156,6 +156,9 @@ fn execute(
         Some(path) => Some(open_data(path, session.plan(), session.plan().programs[program].kind, global)?),
         None => None,
     };
+    if data.is_none() {
+        synthetic::check_sizes(&session.plan().programs[program])?;
+    }
     let there = data.as_ref().map_or(u64::MAX, |d| d.batches());
     let wanted = if args.batches == 0 { there.saturating_sub(args.batch) } else { args.batches };
     let end = args.batch.saturating_add(wanted);

@@ -15,7 +15,7 @@ use crate::{
     save::SaveArgs,
     schedule::LrSchedule,
     session::{Inference, SessionArgs, is_plan, open_data, ready, wanted},
-    synthetic::classes,
+    synthetic::{check_sizes, classes},
     units,
 };
 use compiler::pipeline::Budget;
@@ -320,7 +320,10 @@ fn once(
     };
     let source = match &args.data {
         Some(path) => Source::Data(open_data(path, &ready.plan, first.kind, global)?),
-        None => Source::Synthetic { wanted: wanted(first), classes: classes(first), seed: args.seed as u64 },
+        None => {
+            check_sizes(first)?;
+            Source::Synthetic { wanted: wanted(first), classes: classes(first), seed: args.seed as u64 }
+        }
     };
     let saves = args.save.prepare(&ready)?;
     let mut session = session_args.load(&ready, args.follow_memory, global)?;

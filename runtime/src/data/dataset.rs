@@ -356,7 +356,8 @@ impl Column {
         let (from, to) = (array.ty.dtype, wanted.ty.dtype);
         let lossless = from == to || (to == DType::I64 && from.is_int()) || !one_hot.is_empty();
         if !lossless {
-            if !(from.is_float() && to.is_float()) {
+            // Whole numbers and truth values are read as they stand: images in bytes, labels of 0 and 1.
+            if !to.is_float() {
                 return Err(fail(format!("elements are {from}, input {:?} takes {to}", wanted.name)));
             }
             notes.push(format!("{} is {from}; it is converted to {to}", array.label));

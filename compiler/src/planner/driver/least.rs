@@ -111,7 +111,7 @@ impl Session<'_, '_> {
     fn search_least(&mut self, enough: Bytes) -> (Candidate, Placed) {
         let mut best = (self.keep_all.clone(), self.keep_all_placed.clone());
         let problem = self.index.problem;
-        let mut low = bounds::least_peak(problem).max(working_set_bound(self.index).0);
+        let mut low = bounds::least_peak(problem).max(working_set_bound(self.index));
         if self.need(&best.1) <= enough.max(low) || enough > 0 && low > enough {
             return best;
         }

@@ -353,6 +353,12 @@ impl Run<'_> {
         let saved = self.saves.write(&self.session, self.global)?;
         if signal != 0 {
             note(self.global.quiet, format!("interrupted after step {}", self.cursor.step));
+            if self.global.json {
+                let object = json!({"schema": 1, "interrupted": true, "steps": self.cursor.step, "loss": loss,
+                    "seconds": self.started.elapsed().as_secs_f64(), "peak_rss_bytes": memory::peak_rss(),
+                    "peak_anonymous_rss_bytes": self.peak_anonymous, "saved": saved, "exit_code": 128 + signal});
+                println!("{object}");
+            }
             return Ok(128 + signal as u8);
         }
         // A run that found nothing left to do may have been asked for this alone.
