@@ -4,6 +4,7 @@
 mod support;
 
 use compiler::import::{Weights, read_weights};
+use onnx_protobuf::{AttributeProto, NodeProto, attribute_proto::AttributeType};
 use std::path::Path;
 use support::{Outcome, dtrc, model, resnet_data};
 
@@ -69,4 +70,80 @@ fn an_inference_graph_is_said_and_trains_as_the_training_graph_does() {
         }
     }
     assert!(statistics > 10, "{statistics}");
+}
+
+/// A perceptron before which the input is normalised `times` times by one layer, the results added up.
+fn repeated(dir: &Path, times: usize, momentum: f32) -> String {
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64], classes: 10 };
+    support::generated(dir, &format!("repeated{times}.onnx"), |common| {
+        let mut model = mlp.build(common);
+        let g = model.graph.mut_or_insert_default();
+        let like = g.initializer.iter().find(|t| t.data_type == 1).unwrap().clone();
+        for (name, value) in [("scale", 1.0f32), ("bias", 0.5), ("mean", 0.25), ("var", 2.0)] {
+            let mut t = like.clone();
+            (t.name, t.dims) = (name.to_owned(), vec![32]);
+            t.raw_data = value.to_le_bytes().repeat(32);
+            g.initializer.push(t);
+        }
+        let attribute = |name: &str, i: i64, f: f32| AttributeProto {
+            name: name.to_owned(),
+            type_: if f == 0.0 { AttributeType::INT } else { AttributeType::FLOAT }.into(),
+            i,
+            f,
+            ..Default::default()
+        };
+        let strings = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let mut nodes: Vec<NodeProto> = (0..times)
+            .map(|i| NodeProto {
+                op_type: "BatchNormalization".to_owned(),
+                input: strings(&["x", "scale", "bias", "mean", "var"]),
+                output: strings(&[&format!("y{i}"), &format!("mean{i}"), &format!("var{i}")]),
+                attribute: vec![attribute("training_mode", 1, 0.0), attribute("momentum", 0, momentum)],
+                ..Default::default()
+            })
+            .collect();
+        let all: Vec<String> = (0..times).map(|i| format!("y{i}")).collect();
+        nodes.push(NodeProto {
+            op_type: "Mean".to_owned(),
+            input: all,
+            output: strings(&["normal"]),
+            ..Default::default()
+        });
+        let first = g.node.iter_mut().find(|n| n.input.iter().any(|i| i == "x")).unwrap();
+        first.input.iter_mut().filter(|i| *i == "x").for_each(|i| *i = "normal".to_owned());
+        nodes.append(&mut g.node);
+        g.node = nodes;
+        model
+    })
+}
+
+#[test]
+fn a_layer_that_runs_several_times_in_a_step_updates_its_statistics_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = support::mlp_data(dir.path(), 4);
+    let statistics = |model: &str, more: &[&str]| {
+        let saved = dir.path().join("saved.onnx").display().to_string();
+        let fixed = [
+            "train",
+            model,
+            "--loss",
+            "cross-entropy",
+            "--budget",
+            "100%",
+            "--data",
+            &data,
+            "--save",
+            &saved,
+        ];
+        dtrc(&[&fixed[..], more].concat()).ok();
+        ["mean", "var"].map(|n| support::initializer(saved.as_ref(), n)).concat()
+    };
+    // Three updates by one batch are one update of a third of the memory.
+    let (thrice, once) = (repeated(dir.path(), 3, 0.75), repeated(dir.path(), 1, 0.75f32.powi(3)));
+    for more in [&[][..], &["--accumulate", "2"]] {
+        let (a, b) = (statistics(&thrice, more), statistics(&once, more));
+        let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst < 2e-6, "{more:?}: {worst}");
+        assert!(a.iter().any(|v| (v - 0.25).abs() > 0.1), "{more:?}: nothing moved");
+    }
 }

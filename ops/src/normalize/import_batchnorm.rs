@@ -103,9 +103,11 @@ fn running(
     let momentum = cx.attrs.float_or("momentum", 0.9)?;
     let dtype = cx.b.ty(old).dtype;
     let batch = cx.b.cast(batch, dtype)?;
-    if matches!(cx.b.graph().value(old).def, ValueDef::State(_)) {
+    if let ValueDef::State(s) = cx.b.graph().value(old).def {
         let attrs = Attrs::new().with("momentum", momentum).with("scale", factor);
-        let new = cx.b.op("RunningUpdate", attrs, &[old, batch])?;
+        // A layer that runs again goes on from its last update.
+        let latest = cx.b.graph().states[s.index()].output.unwrap_or(old);
+        let new = cx.b.op("RunningUpdate", attrs, &[latest, batch])?;
         cx.update_statistic(old, new);
         cx.set(i, new);
     } else if cx.used.get(i) == Some(&true) {
