@@ -453,3 +453,22 @@ fn flags_of_a_model_of_open_sizes_are_checked_before_a_plan_is_written() {
             .fails(64, &["--synthetic needs sizes", "--dim"]);
     }
 }
+
+#[test]
+fn nodes_that_lead_to_no_output_are_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let idle = scores(dir.path(), "idle.onnx", |g| {
+        for (op, input) in [("NonZero", "x"), ("NobodyKnows", "x"), ("Relu", "NonZero/y")] {
+            let (input, output) = (vec![input.to_owned()], vec![format!("{op}/y")]);
+            g.node.insert(0, NodeProto { op_type: op.to_owned(), input, output, ..Default::default() });
+        }
+        g.node.swap(0, 2);
+    });
+    let data = mlp_data(dir.path(), 2);
+    let train = |model: &str| {
+        dtrc(&["--json", "train", model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data]).ok()
+    };
+    let out = train(&idle);
+    assert!(out.stderr.contains("nodes that lead to no output are left out: 3"), "{}", out.stderr);
+    assert_eq!(out.losses(), train(&scores_model(dir.path())).losses());
+}

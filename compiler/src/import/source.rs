@@ -37,6 +37,8 @@ pub struct Parts {
     pub weights: Weights,
     /// Initializers that nothing reads.
     pub unused_initializers: usize,
+    /// Nodes that lead to no output, which are left out.
+    pub idle_nodes: usize,
 }
 
 /// Reads a parsed model. Elements of large tensors stay where they are.
@@ -68,6 +70,9 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
     let nodes = flatten(model, &names)?;
     check_memory(model, nodes.len())?;
     let outputs = outputs(model, &names, &nodes)?;
+    let all = nodes.len();
+    let nodes = needed(nodes, &outputs);
+    let idle_nodes = all - nodes.len();
     let uses = trainable::uses(&nodes, outputs.iter().copied());
     let mut c = Converter {
         model,
@@ -97,7 +102,26 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
         inputs,
         weights,
         unused_initializers,
+        idle_nodes,
     })
+}
+
+/// The nodes that lead to an output. What the others are, or decide, is of no consequence.
+fn needed<'m>(nodes: Vec<FlatNode<'m>>, outputs: &[&str]) -> Vec<FlatNode<'m>> {
+    let makers: HashMap<&str, usize> = nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(i, n)| n.outputs.iter().filter(|o| !o.is_empty()).map(move |o| (o.as_str(), i)))
+        .collect();
+    let mut kept = vec![false; nodes.len()];
+    let mut open: Vec<usize> = outputs.iter().filter_map(|o| makers.get(o).copied()).collect();
+    while let Some(i) = open.pop() {
+        if !std::mem::replace(&mut kept[i], true) {
+            open.extend(nodes[i].reads().into_iter().filter_map(|r| makers.get(r).copied()));
+        }
+    }
+    let kept = kept.into_iter();
+    nodes.into_iter().zip(kept).filter_map(|(n, k)| k.then_some(n)).collect()
 }
 
 /// Refuses so many nodes if they would take more memory than is left.

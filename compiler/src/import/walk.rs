@@ -19,7 +19,8 @@ const MAX_NODES: usize = 10_000;
 
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
-    let Parts { source, bindings, inputs, mut weights, unused_initializers } = parts(&model, options)?;
+    let Parts { source, bindings, inputs, mut weights, unused_initializers, idle_nodes } =
+        parts(&model, options)?;
     let producer =
         format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
     let Model { source: file, opsets, warnings, proto, .. } = model;
@@ -30,6 +31,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
     let traced =
         trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle).map_err(|e| from_trace(&file, e))?;
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
+    remarks.extend(idle(idle_nodes));
     remarks.extend(traced.remarks);
     for (name, ty, element) in traced.filled {
         weights.insert(name, Tensor::filled(&ty, element));
@@ -63,7 +65,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
 
 /// Reads a parsed model for a program that is walked at every step.
 pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
-    let Parts { mut source, bindings, weights, .. } = parts(&model, options)?;
+    let Parts { mut source, bindings, weights, idle_nodes, .. } = parts(&model, options)?;
     let mut graph = Graph::default();
     for (name, ty) in &mut source.inputs {
         ty.shape = ty.shape.substitute(&bindings);
@@ -78,7 +80,8 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
             candidates.push(name.clone());
         }
     }
-    let remarks = model.warnings.iter().map(|text| remark("model", text)).collect();
+    let warnings = model.warnings.iter().map(|text| remark("model", text));
+    let remarks = warnings.chain(idle(idle_nodes)).collect();
     Ok(Open { source, graph, weights, candidates, remarks })
 }
 
@@ -108,6 +111,10 @@ fn tensors_of(model: &Model, nodes: &[FlatNode<'_>], out: &mut Weights) {
             _ => {}
         }
     }
+}
+
+fn idle(nodes: usize) -> Option<Remark> {
+    (nodes > 0).then(|| remark("idle", &format!("nodes that lead to no output are left out: {nodes}")))
 }
 
 fn remark(key: &str, text: &str) -> Remark {
