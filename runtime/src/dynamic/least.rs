@@ -40,10 +40,30 @@ pub(super) fn pool(
     host: &BTreeMap<String, &[u8]>,
     small: u64,
 ) -> Option<Least> {
-    let mut infos = Infos::default();
-    let enough = |pool: u64| -> Option<u64> {
+    let mut trial = Trial { known, around, host, infos: Infos::default() };
+    let least = trial.search(small)?;
+    Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
+}
+
+/// A pool in which nothing has to go.
+pub(super) fn roomy(known: &Known, around: &Surroundings, host: &BTreeMap<String, &[u8]>) -> Option<u64> {
+    Trial { known, around, host, infos: Infos::default() }.roomy()
+}
+
+/// A step that is tried in pools of several sizes.
+struct Trial<'a> {
+    known: &'a Known,
+    around: &'a Surroundings,
+    host: &'a BTreeMap<String, &'a [u8]>,
+    infos: Infos,
+}
+
+impl Trial<'_> {
+    /// What the step uses of a pool, if it runs there.
+    fn enough(&mut self, pool: u64) -> Option<u64> {
+        let known = self.known;
         let world = PoolWorld::new(None, 0, pool, false);
-        let mut e = Executor::new(world, around, host, Infos::default(), REPEATS).ok()?;
+        let mut e = Executor::new(world, self.around, self.host, Infos::default(), REPEATS).ok()?;
         if let Some((graph, asked)) = &known.walked {
             let mut done = e.ask_again(graph, asked);
             if e.outgrown() {
@@ -56,10 +76,10 @@ pub(super) fn pool(
             }
         }
         let Some(step) = &known.step else { return Some(e.world.report().peak) };
-        e.recall(&infos);
+        e.recall(&self.infos);
         let done = e.finish_walked(step, known.walked.as_ref());
         let (mut peak, stats) = (e.world.report().peak, e.stats());
-        infos = e.into_infos();
+        self.infos = e.into_infos();
         let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
         if let Done::Planned(script) = done.ok()? {
             first += script.first_cost;
@@ -67,29 +87,33 @@ pub(super) fn pool(
             peak = peak.max(script.peak);
         }
         (repeat <= REPEATS * first).then_some(peak)
-    };
-    let least = search(enough, small)?;
-    Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
-}
+    }
 
-/// Bisects between `small` and what is used where there is no limit.
-fn search(mut enough: impl FnMut(u64) -> Option<u64>, small: u64) -> Option<u64> {
-    let mut high = plan::align(enough(1 << 48)?);
-    // The peak alone says nothing of gaps.
-    while enough(high).is_none() {
-        high = plan::align(high.checked_add(high / 8 + 256)?);
-    }
-    let mut low = small.min(high);
-    for _ in 0..STEPS {
-        let middle = plan::align(low + (high - low) / 2);
-        if middle >= high || middle <= low {
-            break;
+    /// What is used where there is no limit.
+    fn roomy(&mut self) -> Option<u64> {
+        let mut high = plan::align(self.enough(1 << 48)?);
+        // The peak alone says nothing of gaps.
+        while self.enough(high).is_none() {
+            high = plan::align(high.checked_add(high / 8 + 256)?);
         }
-        if enough(middle).is_some() {
-            high = middle;
-        } else {
-            low = middle;
-        }
+        Some(high)
     }
-    Some(high)
+
+    /// Bisects between `small` and what is used where there is no limit.
+    fn search(&mut self, small: u64) -> Option<u64> {
+        let mut high = self.roomy()?;
+        let mut low = small.min(high);
+        for _ in 0..STEPS {
+            let middle = plan::align(low + (high - low) / 2);
+            if middle >= high || middle <= low {
+                break;
+            }
+            if self.enough(middle).is_some() {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        Some(high)
+    }
 }

@@ -11,10 +11,12 @@ mod least;
 mod pool;
 mod refusal;
 mod script;
+mod ways;
 mod world;
 
 pub use pool::Pool;
 pub use refusal::{Least, PoolFull};
+pub use ways::{Roomy, roomy_pool};
 pub use world::{Holder, PoolReport};
 
 use crate::{
