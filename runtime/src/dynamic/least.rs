@@ -5,11 +5,11 @@
 //! for on the walk's graph, then the step. The figure that comes out is one of a run that succeeded.
 
 use super::{
-    executor::{Done, Executor, Infos, Surroundings},
+    executor::{Asked, Done, Executor, Infos, Surroundings},
     refusal::Least,
     world::PoolWorld,
 };
-use graph::{Graph, ValueId};
+use graph::Graph;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Steps of the search: the figure is within a 256th of the whole.
@@ -18,8 +18,11 @@ const STEPS: u32 = 8;
 /// A pool in which recomputation costs more than so many times the step is too small.
 pub(super) const REPEATS: u64 = 4;
 
-/// What a walk that did not come to its end may take beside the arena to come there, in bytes: no more than a process may take anyway.
-pub(super) const BESIDE: u64 = 64 << 20;
+/// What a walk that did not come to its end may take beside the arena to come there, in bytes: as much as the pool that was too small, or
+/// what a process takes anyway, and never much.
+pub(super) fn beside(pool: u64) -> u64 {
+    pool.clamp(8 << 20, 64 << 20)
+}
 
 /// The estimated time that it may take: a refusal should come soon.
 pub(super) const BESIDE_NS: u64 = 1_000_000_000;
@@ -27,8 +30,8 @@ pub(super) const BESIDE_NS: u64 = 1_000_000_000;
 /// What is known of a step.
 #[derive(Default)]
 pub(super) struct Known {
-    /// The walk's graph with the values that it asked for, in order, if it did; as far as it came.
-    pub(super) walked: Option<(Graph, Vec<ValueId>)>,
+    /// The walk's graph with what it asked for, in order, if it did; as far as it came.
+    pub(super) walked: Option<(Graph, Vec<Asked>)>,
     /// The step's graph, if the walk came to its end.
     pub(super) step: Option<Arc<Graph>>,
 }

@@ -7,7 +7,7 @@
 
 use super::{
     DynamicProgram, Origin,
-    executor::host_key,
+    executor::{Asked, host_key},
     least::{self, Known},
 };
 use crate::RuntimeError;
@@ -114,7 +114,7 @@ fn next(mut answers: Vec<bool>) -> Option<Vec<bool>> {
 struct Guess {
     first: Vec<bool>,
     answers: Vec<bool>,
-    asked: Vec<ValueId>,
+    asked: Vec<Asked>,
     /// What is known of values from constants alone.
     certain: HashMap<ValueId, Option<Literal>>,
 }
@@ -164,7 +164,7 @@ impl Oracle for Guess {
     fn elements(&mut self, graph: &Graph, value: ValueId) -> Result<Option<Literal>, String> {
         let ty = graph.ty(value);
         if let Some(known) = self.certain(graph, value) {
-            self.asked.push(value);
+            self.asked.push(Asked::Elements(value));
             return Ok(Some(known));
         }
         if ty.dtype != DType::Bool || ty.shape.elements() != Some(1) {
@@ -172,9 +172,18 @@ impl Oracle for Guess {
         }
         let answer = self.first.get(self.answers.len()).copied().unwrap_or(true);
         self.answers.push(answer);
-        self.asked.push(value);
+        self.asked.push(Asked::Elements(value));
         let shape = ty.shape.fixed().into_iter().flatten().map(|_| 1).collect();
         Literal::new(DType::Bool, shape, vec![u8::from(answer)]).map(Some).map_err(|e| e.to_string())
+    }
+
+    fn forget(&mut self) {
+        self.asked.push(Asked::Forget);
+    }
+
+    fn reserve(&mut self, _: &Graph, bytes: u64) -> Result<(), String> {
+        self.asked.push(Asked::Room(bytes));
+        Ok(())
     }
 }
 
