@@ -95,11 +95,7 @@ fn symbol(open: &Open, name: &str) -> Result<Symbol, String> {
 pub fn forward(request: &Request<'_>, guard: &Guard) -> Result<Graph, CompileError> {
     let templates = dynamic::templates(request);
     let first = templates.first().ok_or_else(|| CompileError::Buckets("no program".to_owned()))?;
-    at(first, &bounds(guard)).map_err(|error| CompileError::Bucket { bucket: guard.to_string(), error })
-}
-
-fn bounds(guard: &Guard) -> Bindings {
-    guard.dims.iter().map(|(s, _, n)| (s.clone(), *n as i64)).collect()
+    at(first, &guard.greatest()).map_err(|error| CompileError::Bucket { bucket: guard.to_string(), error })
 }
 
 fn at(template: &Template, sizes: &Bindings) -> Result<Graph, trace::TraceError> {
@@ -113,7 +109,7 @@ pub fn parts(request: &Request<'_>, buckets: &[Guard]) -> Result<Vec<Part>, Comp
     let mut made: Vec<Part> = Vec::new();
     for guard in buckets {
         for t in &templates {
-            let forward = at(t, &bounds(guard))
+            let forward = at(t, &guard.greatest())
                 .map_err(|error| CompileError::Bucket { bucket: guard.to_string(), error })?;
             made.push(Part {
                 kind: t.kind,
@@ -128,7 +124,7 @@ pub fn parts(request: &Request<'_>, buckets: &[Guard]) -> Result<Vec<Part>, Comp
     for t in &templates {
         let half: Bindings = buckets
             .first()
-            .map(bounds)
+            .map(Guard::greatest)
             .unwrap_or_default()
             .into_iter()
             .map(|(s, n)| (s, (n / 2).max(1)))

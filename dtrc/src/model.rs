@@ -180,8 +180,8 @@ pub struct Model {
     pub accumulate: u32,
     /// Times.
     pub costs: CostModel,
-    /// Whether sizes have upper bounds.
-    pub bounded: bool,
+    /// Upper bounds of sizes, where they have some: the largest of each.
+    pub bounds: Option<Guard>,
     /// Where shapes or branches are known only at run time; the parts are buckets then, if there are any.
     pub open: Option<OpenModel>,
 }
@@ -285,6 +285,7 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
     let guards = buckets::product(&open.open, bounds).map_err(|e| CliError::usage(e.to_string()))?;
     let no_hash = |_: &str| None;
     let last = guards.last().cloned().unwrap_or_default();
+    model.bounds = Some(last.clone());
     let request = open.request(&model.name, &model.costs.profile, &no_hash);
     let forward = match buckets::forward(&request, &last) {
         Ok(g) => g,
@@ -346,7 +347,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
         parts: Vec::new(),
         accumulate: args.accumulate,
         costs: costs(args.costs.as_deref())?,
-        bounded: args.dims.iter().any(|d| d.bounds().is_some()),
+        bounds: None,
         open: Some(OpenModel {
             open,
             modes: options.ops,
@@ -451,7 +452,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
             .collect(),
         accumulate: args.accumulate,
         costs,
-        bounded: args.dims.iter().any(|d| d.bounds().is_some()),
+        bounds: None,
         open: None,
     })
 }

@@ -218,3 +218,35 @@ fn a_branch_that_is_not_taken_gives_gradients_of_zeros() {
     train(&folder.display().to_string(), &["--accumulate", "2"]);
     assert_ne!(initializer(&out, "other.weight"), before);
 }
+
+/// Whichever branch is taken and however long the loop goes on, upper bounds of the sizes say what pool is enough.
+#[test]
+fn bounds_size_the_pool_of_what_data_decide() {
+    let Some(root) = data("models") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = dir.path().join("bounded.dtrc").display().to_string();
+    for (name, ways) in [("ifnet_pos", "whichever of 4 ways"), ("act_while", "whichever of 13 ways")] {
+        let file = root.join("small").join(format!("{name}.ts_dyn.onnx")).display().to_string();
+        let io = root.join("reference").join(format!("{name}.io.npz")).display().to_string();
+        let compile = |dims: &[&str], more: &[&str]| {
+            let head = ["--json", "compile", &file, "--loss", "cross-entropy", "--budget", "1M", "-o", &plan];
+            let out = dtrc(&[&head[..], dims, more].concat()).ok();
+            (out.objects()[0]["arena_bytes"].as_u64().unwrap(), out.stderr)
+        };
+        let train = || {
+            let run = ["--json", "train", &plan, "--weights", &file, "--data", &io, "--steps", "3"];
+            dtrc(&run).ok().losses()
+        };
+        let (whole, _) = compile(&[], &[]);
+        assert_eq!(whole, 1 << 20, "what the state leaves");
+        let free = train();
+        let (small, _) = compile(&["--dim", "batch<=4"], &[]);
+        let (large, noted) = compile(&["--dim", "batch<=64"], &[]);
+        assert!(small < large && large < whole, "{name}: {small} {large} {whole}");
+        assert!(noted.contains(ways), "{noted}");
+        assert_eq!(train(), free, "{name}");
+        // What is said stands above what follows.
+        let (given, noted) = compile(&["--dim", "batch<=64"], &["--dynamic-pool", "512K"]);
+        assert!(given > large && !noted.contains("ways"), "{name}: {given}: {noted}");
+    }
+}

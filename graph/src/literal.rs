@@ -149,6 +149,18 @@ impl Literal {
         }
     }
 
+    /// Positions of the elements that are not 0, in order.
+    pub fn non_zero(&self) -> impl Iterator<Item = usize> + '_ {
+        // Both zeros of a float are 0.
+        let sign = if self.dtype.is_float() { 0x7f } else { 0xff };
+        let is_not = move |b: &[u8]| match b {
+            [rest @ .., last] => last & sign != 0 || rest.iter().any(|b| *b != 0),
+            [] => false,
+        };
+        let all = self.bytes.chunks_exact(self.dtype.size() as usize).enumerate();
+        all.filter(move |(_, b)| is_not(b)).map(|(i, _)| i)
+    }
+
     /// The same elements under another shape of equal size.
     pub fn reshaped(&self, shape: Vec<u64>) -> Result<Literal, LiteralError> {
         Literal::new(self.dtype, shape, self.bytes.clone())

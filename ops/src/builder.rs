@@ -11,6 +11,9 @@ use std::{
 /// Largest result that is folded, in bytes.
 const FOLD_LIMIT: u64 = 1 << 16;
 
+/// Elements of so few bytes are bookkeeping, like the node that they belong to.
+const FREE_ROOM: u64 = 1 << 12;
+
 /// A graph under construction.
 pub struct Builder<'g> {
     graph: &'g mut Graph,
@@ -23,6 +26,8 @@ pub struct Builder<'g> {
     known: BTreeMap<ValueId, Literal>,
     /// Values whose elements were asked for in vain.
     missed: RefCell<Vec<ValueId>>,
+    /// Bytes on the host that were asked for in vain, and those that were granted to who asks next.
+    room: (u64, u64),
 }
 
 /// A state of a graph under construction; see [`Builder::mark`].
@@ -48,6 +53,7 @@ impl<'g> Builder<'g> {
             scope: "t".to_owned(),
             known: BTreeMap::new(),
             missed: RefCell::default(),
+            room: (0, 0),
         }
     }
 
@@ -80,9 +86,41 @@ impl<'g> Builder<'g> {
         self.known.insert(v, elements);
     }
 
+    /// Forgets what [`Builder::know`] declared of a value if it is more than bookkeeping. Returns whether it is.
+    pub fn forget(&mut self, v: ValueId) -> bool {
+        let large = self.known.get(&v).is_some_and(|l| l.bytes().len() as u64 > FREE_ROOM);
+        if large {
+            self.known.remove(&v);
+        }
+        large
+    }
+
     /// Values whose elements [`Builder::literal`] was asked for in vain since the last call.
     pub fn take_missed(&mut self) -> Vec<ValueId> {
         std::mem::take(self.missed.get_mut())
+    }
+
+    /// Asks for bytes on the host, for elements whose number only data decide: they count as memory of the step.
+    ///
+    /// # Errors
+    ///
+    /// [`OpError::Dynamic`] the first time: whoever runs the rule finds the room ([`Builder::take_wanted`]), grants it and runs it again.
+    pub fn room(&mut self, bytes: u64) -> Result<(), OpError> {
+        if bytes <= FREE_ROOM || std::mem::take(&mut self.room.1) >= bytes {
+            return Ok(());
+        }
+        self.room.0 = bytes;
+        Err(OpError::Dynamic(format!("whether there is room for {bytes} bytes")))
+    }
+
+    /// The bytes that [`Builder::room`] was asked for in vain since the last call; 0 if none.
+    pub fn take_wanted(&mut self) -> u64 {
+        std::mem::take(&mut self.room.0)
+    }
+
+    /// The next call of [`Builder::room`] may have so many bytes.
+    pub fn grant(&mut self, bytes: u64) {
+        self.room.1 = bytes;
     }
 
     /// Where the graph ends now, to come back to with [`Builder::rollback`].

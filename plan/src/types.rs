@@ -117,6 +117,11 @@ impl Guard {
         };
         self.dims.iter().all(within)
     }
+
+    /// The greatest sizes for which it holds.
+    pub fn greatest(&self) -> Bindings {
+        self.dims.iter().map(|(name, _, n)| (name.clone(), i64::try_from(*n).unwrap_or(i64::MAX))).collect()
+    }
 }
 
 impl fmt::Display for Guard {

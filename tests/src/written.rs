@@ -18,9 +18,18 @@ pub type Array = (&'static str, Vec<u64>, Vec<u8>);
 ///
 /// If the model cannot be compiled: the test has nothing to run then.
 pub fn session(model: &ModelProto, pool: u64) -> Session {
+    session_of(&onnx_models::to_bytes(model).expect("bytes"), pool)
+}
+
+/// As [`session`], of a model as a file has it.
+///
+/// # Panics
+///
+/// As [`session`].
+pub fn session_of(model: &[u8], pool: u64) -> Session {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("model.onnx");
-    std::fs::write(&path, onnx_models::to_bytes(model).expect("bytes")).expect("a file");
+    std::fs::write(&path, model).expect("a file");
     let how = import::Options::default();
     let open = import::import_open(&path, &how).unwrap_or_else(|e| panic!("{e}"));
     let chosen = trainable::select(&open.graph, &open.candidates, &[], &[]).unwrap_or_else(|e| panic!("{e}"));

@@ -10,6 +10,19 @@ pub trait Oracle {
     ///
     /// A text for people: the computation failed.
     fn elements(&mut self, graph: &Graph, value: ValueId) -> Result<Option<Literal>, String>;
+
+    /// The elements that were given are used; who needs them again asks again.
+    fn forget(&mut self) {}
+
+    /// Finds room on the host for elements that follow from what was read and stay until the step ends, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// A text for people: there is none.
+    fn reserve(&mut self, graph: &Graph, bytes: u64) -> Result<(), String> {
+        let _ = (graph, bytes);
+        Ok(())
+    }
 }
 
 /// Knows nothing: the compiler's.

@@ -247,6 +247,8 @@ impl<'s> Walk<'s, '_, '_> {
     ) -> Result<Vec<Option<ValueId>>, TraceError> {
         let mark = self.b.mark();
         self.b.take_missed();
+        self.b.take_wanted();
+        let mut read = Vec::new();
         loop {
             self.b.set_scope(&*node.name);
             let mut cx = ImportCx {
@@ -267,10 +269,21 @@ impl<'s> Walk<'s, '_, '_> {
                     for (key, text) in remarks {
                         self.remark(key, &node.name, &text);
                     }
+                    if read.into_iter().filter(|v| self.b.forget(*v)).count() > 0 {
+                        self.oracle.forget();
+                    }
                     return Ok(outputs);
                 }
                 Err(OpError::Dynamic(what)) => {
                     let missed = self.b.take_missed();
+                    let room = self.b.take_wanted();
+                    if room > 0 {
+                        self.b.rollback(mark);
+                        let reserved = self.oracle.reserve(self.b.graph(), room);
+                        reserved.map_err(|e| at(node, TraceErrorKind::Oracle(e)))?;
+                        self.b.grant(room);
+                        continue;
+                    }
                     let mut found = Vec::new();
                     for v in missed {
                         if let Some(l) = self.ask(node, v)? {
@@ -283,6 +296,7 @@ impl<'s> Walk<'s, '_, '_> {
                     }
                     for (v, l) in found {
                         self.b.know(v, l);
+                        read.push(v);
                     }
                 }
                 Err(e) => return Err(self.op_error(node, e, inputs)),

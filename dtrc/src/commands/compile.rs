@@ -66,7 +66,8 @@ pub struct PlannerArgs {
     #[arg(long)]
     work_limit: Option<u64>,
 
-    /// Of a dynamic model: memory for what is made at run time. Default: what the state leaves of the budget.
+    /// Of a dynamic model: memory for what is made at run time. Default: what is needed at upper bounds of its sizes (--dim NAME<=N), where
+    /// nothing but conditions decides beside them, and what the state leaves of the budget at most.
     #[arg(long, value_name = "BYTES", value_parser = units::absolute)]
     dynamic_pool: Option<u64>,
 }
@@ -166,7 +167,7 @@ pub fn plan_model(
     let hash = |name: &str| weights.get(name).and_then(|w| w.hash).map(|h| *h.as_bytes());
     let open = model.open.as_ref().map(|o| o.request(&model.name, &model.costs.profile, &hash));
     if let (Some(open), true) = (&open, model.parts.is_empty()) {
-        let plan = dynamic(&model, open, budgets, planner)?;
+        let plan = dynamic(&model, open, budgets, planner, global)?;
         let budget = plan.budget;
         tell_beyond_memory(budget, plan.arena, device, global);
         return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
@@ -215,8 +216,8 @@ fn dynamic(
     request: &compiler::dynamic::Request<'_>,
     budgets: &[Budget],
     planner: &PlannerArgs,
+    global: Global,
 ) -> Result<plan::Plan, CliError> {
-    let bounded = model.bounded;
     let bytes = |b: &Budget| if let Budget::Bytes(n) = b { Some(*n) } else { None };
     let Some(budget) =
         budgets.iter().map(bytes).collect::<Option<Vec<u64>>>().and_then(|b| b.into_iter().max())
@@ -226,12 +227,40 @@ fn dynamic(
              (64M, 4G){}",
             model.name,
             request.reason,
-            if bounded { "" } else { ", or upper bounds of its sizes (--dim NAME<=N)" }
+            if model.bounds.is_some() { "" } else { ", or upper bounds of its sizes (--dim NAME<=N)" }
         );
         return Err(CliError::usage(what));
     };
-    compiler::dynamic::plan(request, budget, planner.dynamic_pool)
-        .map_err(|e| CliError::from(CompileError::Dynamic(e)))
+    let planned = |pool| {
+        compiler::dynamic::plan(request, budget, pool).map_err(|e| CliError::from(CompileError::Dynamic(e)))
+    };
+    let plan = planned(planner.dynamic_pool)?;
+    let (Some(bounds), None) = (&model.bounds, planner.dynamic_pool) else { return Ok(plan) };
+    let left = units::bytes(plan.arena - plan.state_bytes);
+    match runtime::roomy_pool(&plan, &bounds.greatest()) {
+        Ok(r) if r.pool < plan.arena - plan.state_bytes => {
+            let ways = if r.ways > 1 {
+                format!(", whichever of {} ways data decide", r.ways)
+            } else {
+                String::new()
+            };
+            let what = format!(
+                "the pool takes {} of {left}: nothing has to go at {bounds}{ways}",
+                units::bytes(r.pool)
+            );
+            note(global.quiet, format!("{what}; --dynamic-pool gives another"));
+            planned(Some(r.pool))
+        }
+        Ok(_) => Ok(plan),
+        Err(why) => {
+            let what = format!("no bound of the pool follows from {bounds}: {why}");
+            note(
+                global.quiet,
+                format!("{what}; the pool takes the {left} that the state leaves of the budget"),
+            );
+            Ok(plan)
+        }
+    }
 }
 
 /// Writes the model's step as ONNX: its first program, or of an accumulated step the last part there and the others' program beside it.
@@ -240,7 +269,7 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
         let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
         return Err(CliError::usage(what));
     };
-    if model.bounded {
+    if model.bounds.is_some() {
         let what = "--emit-onnx writes a program of one size, and a bound or several sizes were given: bind them with --dim NAME=N";
         return Err(CliError::usage(what));
     }

@@ -5,31 +5,39 @@ use crate::{
     onnx::{ImportCx, normalize_axis},
 };
 use graph::{Attrs, DType, Dim, Literal, Shape};
+use std::sync::Arc;
 
 /// NonZero of a constant: the coordinates of its elements that are not 0, one row an axis.
 pub(super) fn import_non_zero(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     let x = cx
         .opt_literal(0, "the number of elements that are not 0")?
         .ok_or_else(|| OpError::invalid("input 0 is missing"))?;
-    let (rank, columns) = non_zero(&x);
-    let bytes: Vec<u8> = columns.iter().flat_map(|i| i.to_le_bytes()).collect();
-    let v = cx.b.constant(literal(DType::I64, vec![rank as u64, (columns.len() / rank) as u64], bytes)?);
+    let (rank, count) = (x.shape().len().max(1), x.non_zero().count());
+    cx.b.room((8 * rank * count) as u64)?;
+    let indices = literal(DType::I64, vec![rank as u64, count as u64], non_zero(&x, count))?;
+    let v = cx.b.constant(indices);
     cx.set(0, v);
     Ok(())
 }
 
-/// Number of rows (a scalar counts as a vector) and the rows one after the other.
-fn non_zero(x: &Literal) -> (usize, Vec<i64>) {
+/// The coordinates of the `count` elements that are not 0, a row an axis (a scalar counts as a vector), as bytes.
+fn non_zero(x: &Literal, count: usize) -> Arc<[u8]> {
     let dims: Vec<usize> =
         if x.shape().is_empty() { vec![1] } else { x.shape().iter().map(|d| *d as usize).collect() };
-    let at: Vec<usize> =
-        x.to_floats().iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(i, _)| i).collect();
-    let mut rows = Vec::with_capacity(dims.len() * at.len());
-    for a in 0..dims.len() {
+    let mut columns = dims.iter().enumerate().flat_map(|(a, n)| {
         let inner: usize = dims[a + 1..].iter().product();
-        rows.extend(at.iter().map(|i| (i / inner % dims[a]) as i64));
+        x.non_zero().map(move |i| (i / inner % n) as i64)
+    });
+    listed(dims.len() * count, &mut columns)
+}
+
+/// So many integers as bytes, in one allocation.
+fn listed(count: usize, numbers: &mut dyn Iterator<Item = i64>) -> Arc<[u8]> {
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, 8 * count).collect();
+    if let Some(bytes) = Arc::get_mut(&mut bytes) {
+        bytes.chunks_exact_mut(8).zip(numbers).for_each(|(b, n)| b.copy_from_slice(&n.to_le_bytes()));
     }
-    (dims.len(), rows)
+    bytes
 }
 
 /// Compress by a constant condition: a gather of the positions where it is true.
@@ -37,8 +45,10 @@ pub(super) fn import_compress(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> 
     let condition = cx
         .opt_literal(1, "the number of elements that are kept")?
         .ok_or_else(|| OpError::invalid("the condition (input 1) is missing"))?;
-    let kept: Vec<i64> =
-        condition.to_floats().iter().enumerate().filter(|(_, c)| **c != 0.0).map(|(i, _)| i as i64).collect();
+    let count = condition.non_zero().count();
+    cx.b.room(8 * count as u64)?;
+    let kept = listed(count, &mut condition.non_zero().map(|i| i as i64));
+    let last = condition.non_zero().last();
     let (mut x, shape) = (cx.input(0)?, cx.ty(0)?.shape);
     let axis = match cx.attrs.opt_int("axis")? {
         Some(axis) => normalize_axis(axis, shape.rank())?,
@@ -48,12 +58,12 @@ pub(super) fn import_compress(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> 
             0
         }
     };
-    if let (Some(n), Some(last)) = (cx.b.ty(x).shape.0[axis].as_const(), kept.last())
-        && *last >= n
+    if let (Some(n), Some(last)) = (cx.b.ty(x).shape.0[axis].as_const(), last)
+        && last as i64 >= n
     {
         return Err(OpError::invalid(format!("the condition keeps element {last} of {n}")));
     }
-    let indices = cx.b.constant(Literal::ints(&kept));
+    let indices = cx.b.constant(literal(DType::I64, vec![count as u64], kept)?);
     let y = cx.b.op("Gather", Attrs::new().with("axis", axis as i64), &[x, indices])?;
     cx.set(0, y);
     Ok(())
@@ -69,6 +79,8 @@ pub(super) fn import_unique(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
         Some(axis) => Some(normalize_axis(axis, x.shape().len())?),
         None => None,
     };
+    // Keys, and for each slice its place in the order, its group and what comes out of it.
+    cx.b.room((8 * x.len()).saturating_add(72 * axis.map_or(x.len(), |a| x.shape()[a] as usize)) as u64)?;
     let u = unique(&x, axis, cx.attrs.int_or("sorted", 1)? != 0)?;
     // A gather of the input, so that the distinct elements have a gradient.
     let mut from = cx.input(0)?;
@@ -99,14 +111,14 @@ fn unique(x: &Literal, axis: Option<usize>, sorted: bool) -> Result<Unique, OpEr
     let inner: usize = dims[axis + 1..].iter().product::<u64>() as usize;
     let keys = ordered(x)?;
     let offsets = |k: usize| (0..outer).flat_map(move |o| (0..inner).map(move |i| (o * n + k) * inner + i));
-    let slices: Vec<Vec<i64>> = (0..n).map(|k| offsets(k).map(|at| keys[at]).collect()).collect();
+    let slice = |k: usize| offsets(k).map(|at| keys[at]);
     let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by(|a, b| slices[*a].cmp(&slices[*b]).then(a.cmp(b)));
+    order.sort_unstable_by(|a, b| slice(*a).cmp(slice(*b)).then(a.cmp(b)));
     // Groups of equal slices, each with its first position first.
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for k in order {
         match groups.last_mut() {
-            Some(g) if slices[g[0]] == slices[k] => g.push(k),
+            Some(g) if slice(g[0]).eq(slice(k)) => g.push(k),
             _ => groups.push(vec![k]),
         }
     }
@@ -137,7 +149,7 @@ fn ordered(x: &Literal) -> Result<Vec<i64>, OpError> {
     Ok(x.to_floats().into_iter().map(key).collect())
 }
 
-fn literal(dtype: DType, shape: Vec<u64>, bytes: Vec<u8>) -> Result<Literal, OpError> {
+fn literal(dtype: DType, shape: Vec<u64>, bytes: impl Into<Arc<[u8]>>) -> Result<Literal, OpError> {
     Literal::new(dtype, shape, bytes).map_err(|e| OpError::invalid(e.to_string()))
 }
 
@@ -146,14 +158,17 @@ mod tests {
     use super::*;
 
     fn floats(v: &[f32], shape: &[u64]) -> Literal {
-        literal(DType::F32, shape.to_vec(), v.iter().flat_map(|x| x.to_le_bytes()).collect()).unwrap()
+        literal(DType::F32, shape.to_vec(), v.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
+            .unwrap()
     }
 
     #[test]
     fn non_zero_lists_coordinates_by_axis() {
         let x = floats(&[1.0, 0.0, 1.0, 1.0], &[2, 2]);
-        assert_eq!(non_zero(&x), (2, vec![0, 1, 1, 0, 0, 1]));
-        assert_eq!(non_zero(&floats(&[], &[0, 3])), (2, vec![]));
+        let bytes: Vec<u8> = [0i64, 1, 1, 0, 0, 1].iter().flat_map(|i| i.to_le_bytes()).collect();
+        assert_eq!(*non_zero(&x, 3), *bytes);
+        assert!(floats(&[-0.0], &[]).non_zero().next().is_none());
+        assert_eq!(*non_zero(&floats(&[], &[0, 3]), 0), []);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     indexing::separable::{Separable, Taps, axes_of},
     onnx::{ImportCx, OnnxRule, normalize_axes, normalize_axis, rules},
 };
-use graph::{Attrs, Dim, Literal, Shape, TensorType, ValueId};
+use graph::{Attrs, DType, Dim, Literal, Shape, TensorType, ValueId};
 
 /// `pads[a]` elements before and `pads[rank + a]` after axis `a`, none negative.
 ///
@@ -291,22 +291,44 @@ fn import(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
         pads[*a] = given[k];
         pads[rank + a] = given[axes.len() + k];
     }
-    let value = match cx.attrs.get("value") {
-        Some(_) => Literal::scalar(ty.dtype, cx.attrs.float_or("value", 0.0)?),
-        None => match cx.opt_literal(2, "the padding value")? {
-            Some(l) if l.len() == 1 && l.dtype() == ty.dtype => {
-                l.reshaped(Vec::new()).map_err(|e| OpError::invalid(e.to_string()))?
-            }
-            Some(_) => {
-                return Err(OpError::invalid("the padding value must be one element of the input's dtype"));
-            }
-            None => Literal::scalar(ty.dtype, 0.0),
-        },
-    };
     let mode = cx.attrs.str_or("mode", "constant")?.to_owned();
-    let y = pad(cx, x, &pads, &mode, &value)?;
+    let zero = Literal::scalar(ty.dtype, 0.0);
+    let computed = cx.opt_input(2).filter(|v| mode == "constant" && cx.b.graph().constant(*v).is_none());
+    let y = match (cx.attrs.get("value"), computed) {
+        (Some(_), _) => {
+            let value = Literal::scalar(ty.dtype, cx.attrs.float_or("value", 0.0)?);
+            pad(cx, x, &pads, &mode, &value)?
+        }
+        // It may have a gradient: what is added is chosen, not written.
+        (None, Some(value)) => {
+            let own = cx.b.ty(value).clone();
+            if own.dtype != ty.dtype || own.shape.elements().is_some_and(|n| n != 1) {
+                return Err(OpError::invalid(one_element()));
+            }
+            let value = cx.b.reshape(value, &Shape::scalar())?;
+            let padded = pad(cx, x, &pads, &mode, &zero)?;
+            let inside = cx.b.scalar(DType::Bool, 1.0);
+            let inside = cx.b.expand(inside, &ty.shape)?;
+            let inside = pad(cx, inside, &pads, &mode, &Literal::scalar(DType::Bool, 0.0))?;
+            cx.b.call("Where", &[inside, padded, value])?
+        }
+        (None, None) => {
+            let value = match cx.opt_literal(2, "the padding value")? {
+                Some(l) if l.len() == 1 && l.dtype() == ty.dtype => {
+                    l.reshaped(Vec::new()).map_err(|e| OpError::invalid(e.to_string()))?
+                }
+                Some(_) if mode == "constant" => return Err(OpError::invalid(one_element())),
+                _ => zero,
+            };
+            pad(cx, x, &pads, &mode, &value)?
+        }
+    };
     cx.set(0, y);
     Ok(())
+}
+
+fn one_element() -> String {
+    "the padding value must be one element of the input's dtype".to_owned()
 }
 
 /// Crops where pads are negative, then pads.

@@ -101,6 +101,20 @@ impl Plans {
     }
 }
 
+/// What a walk wanted of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// The elements of a value.
+    Elements(ValueId),
+    /// So many bytes of the host until the step ends.
+    Room(u64),
+    /// Elements that were given are gone.
+    Forget,
+}
+
+/// Elements of so few bytes are bookkeeping.
+const FREE_ROOM: u64 = 1 << 12;
+
 /// How a step was brought to its end.
 pub(crate) enum Done {
     /// It is still to be played.
@@ -118,8 +132,10 @@ pub(crate) struct Executor<'d, 's: 'd> {
     tensors: Vec<Option<TensorId>>,
     ran: Vec<bool>,
     infos: Infos,
-    /// Values whose elements were asked for before the graph was whole, in order.
-    asked: Vec<ValueId>,
+    /// What was asked for before the graph was whole, in order.
+    asked: Vec<Asked>,
+    /// Bytes of the host that count until the step ends; what was read counts until it is forgotten.
+    room: u64,
     /// Nodes that were seen by the latest look backwards carry its number.
     marks: Vec<u32>,
     mark: u32,
@@ -157,6 +173,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             ran: Vec::new(),
             infos,
             asked: Vec::new(),
+            room: 0,
             marks: Vec::new(),
             mark: 0,
             asking: true,
@@ -219,6 +236,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.tensors.clear();
         self.ran.clear();
         self.asked.clear();
+        self.room = 0;
         Ok(())
     }
 
@@ -254,9 +272,12 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             }
         }
         let asked = std::mem::take(&mut self.asked);
-        self.asked.extend(
-            asked.iter().filter_map(|v| values.get(&*old.values[v.index()].name).map(|v| ValueId(*v as u32))),
-        );
+        self.asked.extend(asked.iter().filter_map(|a| match a {
+            Asked::Elements(v) => {
+                values.get(&*old.values[v.index()].name).map(|v| Asked::Elements(ValueId(*v as u32)))
+            }
+            Asked::Room(_) | Asked::Forget => Some(*a),
+        }));
         for (i, (ran, info)) in ran.into_iter().zip(infos).enumerate().filter(|(_, (r, i))| *r || i.is_some())
         {
             if let Some(n) = nodes.get(&*old.nodes[i].name) {
@@ -512,7 +533,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     pub(crate) fn elements(&mut self, g: &Graph, v: ValueId) -> Result<Option<Literal>, RuntimeError> {
         let ty = g.ty(v).clone();
         let (Some(shape), Some(_)) = (ty.shape.fixed(), size(&ty)) else { return Ok(None) };
-        self.asked.push(v);
+        self.asked.push(Asked::Elements(v));
         self.reach(g, v)?;
         let bytes = self.read(g, v)?;
         let shape = shape.into_iter().map(|d| d as u64).collect();
@@ -520,21 +541,62 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     }
 
     /// What was asked for, in order.
-    pub(crate) fn asked(&self) -> &[ValueId] {
+    pub(crate) fn asked(&self) -> &[Asked] {
         &self.asked
     }
 
     /// Goes through what was asked for in another run.
-    pub(crate) fn ask_again(&mut self, g: &Graph, asked: &[ValueId]) -> Result<(), RuntimeError> {
-        for v in asked {
-            self.reach(g, *v)?;
-            self.read(g, *v)?;
+    pub(crate) fn ask_again(&mut self, g: &Graph, asked: &[Asked]) -> Result<(), RuntimeError> {
+        for a in asked {
+            match a {
+                Asked::Elements(v) => {
+                    self.reach(g, *v)?;
+                    self.read(g, *v)?;
+                }
+                Asked::Room(bytes) => self.take_room(*bytes)?,
+                Asked::Forget => self.world.pool.lend(self.room),
+            }
         }
         Ok(())
     }
 
+    /// Elements that were read are on the host no longer; what follows from them stays.
+    pub(crate) fn forget(&mut self) {
+        self.asked.push(Asked::Forget);
+        self.world.pool.lend(self.room);
+    }
+
+    /// Takes bytes of the host into account until the step ends.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), RuntimeError> {
+        self.asked.push(Asked::Room(bytes));
+        self.take_room(bytes)
+    }
+
+    fn take_room(&mut self, bytes: u64) -> Result<(), RuntimeError> {
+        self.lend(bytes, None, "what data decide".into())?;
+        self.room += align(bytes);
+        Ok(())
+    }
+
+    /// Makes room for bytes that will lie on the host, beside the tensor that they are a copy of.
+    fn lend(&mut self, bytes: u64, of: Option<TensorId>, name: Arc<str>) -> Result<(), RuntimeError> {
+        let args: Vec<TensorId> = of.into_iter().collect();
+        let op = self.machine.declare(&args, &[Output::New { bytes: 0 }], 1, false);
+        let op = op.map_err(|e| bug(e.to_string()))?;
+        self.world.lend_record(bytes, of.map(|t| t.0), name);
+        self.step(|m, w| m.compute(op, w))?;
+        self.world.pool.lend(self.world.pool.lent() + align(bytes));
+        Ok(())
+    }
+
     /// The bytes of a value whose node ran.
-    fn read(&mut self, g: &Graph, v: ValueId) -> Result<Vec<u8>, RuntimeError> {
+    fn read(&mut self, g: &Graph, v: ValueId) -> Result<Arc<[u8]>, RuntimeError> {
+        let bytes = g.ty(v).bytes().unwrap_or(0);
+        if bytes > FREE_ROOM {
+            // It must be there beside its copy.
+            let t = self.tensor(g, v)?;
+            self.lend(bytes, Some(t), g.value(v).name.clone())?;
+        }
         let t = self.tensor(g, v)?;
         // One more reference that is given back: what is read is used, but may go again afterwards.
         if !self.machine.is_defined(t) {
@@ -546,9 +608,11 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             self.step(|m, w| m.compute(op, w))?;
         }
         let region = self.world.region(t.0).ok_or_else(|| bug("a value is not there".to_owned()))?;
-        let mut bytes = vec![0; region.len as usize];
-        if let Some(device) = self.world.device.as_deref_mut() {
-            device.read(region.offset, &mut bytes);
+        let Some(device) = self.world.device.as_deref_mut() else { return Ok([].into()) };
+        // One allocation: this may be the largest tensor of the model.
+        let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, region.len as usize).collect();
+        if let Some(bytes) = Arc::get_mut(&mut bytes) {
+            device.read(region.offset, bytes);
         }
         Ok(bytes)
     }
@@ -558,7 +622,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     pub(super) fn finish_walked(
         &mut self,
         g: &Graph,
-        walked: Option<&(Graph, Vec<ValueId>)>,
+        walked: Option<&(Graph, Vec<Asked>)>,
     ) -> Result<Done, RuntimeError> {
         let done = self.finish(g);
         let (Some((forward, asked)), true) = (walked, self.outgrown) else { return done };
@@ -572,6 +636,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     /// Plans all that outputs and commits need, or runs it.
     pub(crate) fn finish(&mut self, g: &Graph) -> Result<Done, RuntimeError> {
         self.asking = false;
+        self.world.pool.lend(self.room);
         self.grow(g);
         let ends = g.states.iter().filter_map(|s| s.output);
         let mut needed = vec![false; g.nodes.len()];
@@ -618,7 +683,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         nodes.extend(commits);
         let past = Past { world: &self.world, tensors: &self.tensors, ran: &self.ran };
         let layout = Layout::new(g, &nodes, first, self.around, past)?;
-        let budget = self.world.pool.bytes();
+        let budget = self.world.pool.bytes() - self.room.min(self.world.pool.bytes());
         if self.world.device.is_none() && layout.program.largest_need() > budget {
             return Err(bug("an op does not fit the pool".to_owned()));
         }

@@ -5,11 +5,11 @@
 //! for on the walk's graph, then the step. The figure that comes out is one of a run that succeeded.
 
 use super::{
-    executor::{Done, Executor, Infos, Surroundings},
+    executor::{Asked, Done, Executor, Infos, Surroundings},
     refusal::Least,
     world::PoolWorld,
 };
-use graph::{Graph, ValueId};
+use graph::Graph;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Steps of the search: the figure is within a 256th of the whole.
@@ -18,8 +18,11 @@ const STEPS: u32 = 8;
 /// A pool in which recomputation costs more than so many times the step is too small.
 pub(super) const REPEATS: u64 = 4;
 
-/// What a walk that did not come to its end may take beside the arena to come there, in bytes: no more than a process may take anyway.
-pub(super) const BESIDE: u64 = 64 << 20;
+/// What a walk that did not come to its end may take beside the arena to come there, in bytes: as much as the pool that was too small, or
+/// what a process takes anyway, and never much.
+pub(super) fn beside(pool: u64) -> u64 {
+    pool.clamp(8 << 20, 64 << 20)
+}
 
 /// The estimated time that it may take: a refusal should come soon.
 pub(super) const BESIDE_NS: u64 = 1_000_000_000;
@@ -27,8 +30,8 @@ pub(super) const BESIDE_NS: u64 = 1_000_000_000;
 /// What is known of a step.
 #[derive(Default)]
 pub(super) struct Known {
-    /// The walk's graph with the values that it asked for, in order, if it did; as far as it came.
-    pub(super) walked: Option<(Graph, Vec<ValueId>)>,
+    /// The walk's graph with what it asked for, in order, if it did; as far as it came.
+    pub(super) walked: Option<(Graph, Vec<Asked>)>,
     /// The step's graph, if the walk came to its end.
     pub(super) step: Option<Arc<Graph>>,
 }
@@ -40,10 +43,30 @@ pub(super) fn pool(
     host: &BTreeMap<String, &[u8]>,
     small: u64,
 ) -> Option<Least> {
-    let mut infos = Infos::default();
-    let enough = |pool: u64| -> Option<u64> {
+    let mut trial = Trial { known, around, host, infos: Infos::default() };
+    let least = trial.search(small)?;
+    Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
+}
+
+/// A pool in which nothing has to go.
+pub(super) fn roomy(known: &Known, around: &Surroundings, host: &BTreeMap<String, &[u8]>) -> Option<u64> {
+    Trial { known, around, host, infos: Infos::default() }.roomy()
+}
+
+/// A step that is tried in pools of several sizes.
+struct Trial<'a> {
+    known: &'a Known,
+    around: &'a Surroundings,
+    host: &'a BTreeMap<String, &'a [u8]>,
+    infos: Infos,
+}
+
+impl Trial<'_> {
+    /// What the step uses of a pool, if it runs there.
+    fn enough(&mut self, pool: u64) -> Option<u64> {
+        let known = self.known;
         let world = PoolWorld::new(None, 0, pool, false);
-        let mut e = Executor::new(world, around, host, Infos::default(), REPEATS).ok()?;
+        let mut e = Executor::new(world, self.around, self.host, Infos::default(), REPEATS).ok()?;
         if let Some((graph, asked)) = &known.walked {
             let mut done = e.ask_again(graph, asked);
             if e.outgrown() {
@@ -56,10 +79,10 @@ pub(super) fn pool(
             }
         }
         let Some(step) = &known.step else { return Some(e.world.report().peak) };
-        e.recall(&infos);
+        e.recall(&self.infos);
         let done = e.finish_walked(step, known.walked.as_ref());
         let (mut peak, stats) = (e.world.report().peak, e.stats());
-        infos = e.into_infos();
+        self.infos = e.into_infos();
         let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
         if let Done::Planned(script) = done.ok()? {
             first += script.first_cost;
@@ -67,29 +90,33 @@ pub(super) fn pool(
             peak = peak.max(script.peak);
         }
         (repeat <= REPEATS * first).then_some(peak)
-    };
-    let least = search(enough, small)?;
-    Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
-}
+    }
 
-/// Bisects between `small` and what is used where there is no limit.
-fn search(mut enough: impl FnMut(u64) -> Option<u64>, small: u64) -> Option<u64> {
-    let mut high = plan::align(enough(1 << 48)?);
-    // The peak alone says nothing of gaps.
-    while enough(high).is_none() {
-        high = plan::align(high.checked_add(high / 8 + 256)?);
-    }
-    let mut low = small.min(high);
-    for _ in 0..STEPS {
-        let middle = plan::align(low + (high - low) / 2);
-        if middle >= high || middle <= low {
-            break;
+    /// What is used where there is no limit.
+    fn roomy(&mut self) -> Option<u64> {
+        let mut high = plan::align(self.enough(1 << 48)?);
+        // The peak alone says nothing of gaps.
+        while self.enough(high).is_none() {
+            high = plan::align(high.checked_add(high / 8 + 256)?);
         }
-        if enough(middle).is_some() {
-            high = middle;
-        } else {
-            low = middle;
-        }
+        Some(high)
     }
-    Some(high)
+
+    /// Bisects between `small` and what is used where there is no limit.
+    fn search(&mut self, small: u64) -> Option<u64> {
+        let mut high = self.roomy()?;
+        let mut low = small.min(high);
+        for _ in 0..STEPS {
+            let middle = plan::align(low + (high - low) / 2);
+            if middle >= high || middle <= low {
+                break;
+            }
+            if self.enough(middle).is_some() {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        Some(high)
+    }
 }

@@ -11,10 +11,12 @@ mod least;
 mod pool;
 mod refusal;
 mod script;
+mod ways;
 mod world;
 
 pub use pool::Pool;
 pub use refusal::{Least, PoolFull};
+pub use ways::{Roomy, roomy_pool};
 pub use world::{Holder, PoolReport};
 
 use crate::{
@@ -327,8 +329,9 @@ impl DynamicProgram {
     ) -> Option<Least> {
         if known.step.is_none() {
             let mut whole = Known::default();
-            let walk = device.eager_beside(least::BESIDE, &mut |eager, base| {
-                let world = PoolWorld::new(Some(eager), base, least::BESIDE, false);
+            let beside = least::beside(small);
+            let walk = device.eager_beside(beside, &mut |eager, base| {
+                let world = PoolWorld::new(Some(eager), base, beside, false);
                 let mut e = Executor::new(world, &self.around, host, Infos::default(), least::REPEATS)?;
                 e.allow(least::BESIDE_NS);
                 whole.step = Some(self.make(&mut e, bindings, &mut whole)?);
@@ -352,6 +355,18 @@ struct Running<'e, 'd, 's: 'd> {
 impl trace::Oracle for Running<'_, '_, '_> {
     fn elements(&mut self, graph: &Graph, value: graph::ValueId) -> Result<Option<graph::Literal>, String> {
         self.e.elements(graph, value).map_err(|e| {
+            let text = e.to_string();
+            self.failed = Some((e, graph.clone()));
+            text
+        })
+    }
+
+    fn forget(&mut self) {
+        self.e.forget();
+    }
+
+    fn reserve(&mut self, graph: &Graph, bytes: u64) -> Result<(), String> {
+        self.e.reserve(bytes).map_err(|e| {
             let text = e.to_string();
             self.failed = Some((e, graph.clone()));
             text

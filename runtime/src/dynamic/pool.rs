@@ -15,6 +15,8 @@ pub struct Pool {
     /// Length and owner of each used part by its first byte.
     used: BTreeMap<u64, (u64, u32)>,
     live: u64,
+    /// Bytes that lie elsewhere and count here.
+    lent: u64,
     peak: u64,
 }
 
@@ -22,7 +24,7 @@ impl Pool {
     /// One hole of so many bytes.
     pub fn new(bytes: u64) -> Pool {
         let holes = if bytes > 0 { BTreeMap::from([(0, bytes)]) } else { BTreeMap::new() };
-        Pool { bytes, holes, used: BTreeMap::new(), live: 0, peak: 0 }
+        Pool { bytes, holes, used: BTreeMap::new(), live: 0, lent: 0, peak: 0 }
     }
 
     /// Bytes of the whole range.
@@ -30,9 +32,20 @@ impl Pool {
         self.bytes
     }
 
-    /// Bytes in use.
+    /// Bytes in use, what is lent included.
     pub fn live(&self) -> u64 {
-        self.live
+        self.live + self.lent
+    }
+
+    /// Bytes that are used beside the range, as [`Pool::lend`] says.
+    pub fn lent(&self) -> u64 {
+        self.lent
+    }
+
+    /// So many bytes are used elsewhere and count as if they were here: all are never in use at once.
+    pub fn lend(&mut self, bytes: u64) {
+        self.lent = bytes;
+        self.touch(0);
     }
 
     /// Most bytes that were in use at once, as far as [`Pool::touch`] was told.
@@ -47,11 +60,14 @@ impl Pool {
 
     /// Notes that `bytes` more than what is in use are needed for a moment.
     pub fn touch(&mut self, bytes: u64) {
-        self.peak = self.peak.max(self.live + bytes);
+        self.peak = self.peak.max(self.live() + bytes);
     }
 
     /// Where `bytes` fit: in the lowest hole from below, or in the highest from above.
     pub fn find(&self, bytes: u64, from_above: bool) -> Option<u64> {
+        if self.live().checked_add(bytes).is_none_or(|all| all > self.bytes) {
+            return None;
+        }
         let fits = |(_, len): &(&u64, &u64)| **len >= bytes;
         if from_above {
             self.holes.iter().rev().find(fits).map(|(at, len)| at + len - bytes)
@@ -73,7 +89,7 @@ impl Pool {
         }
         self.used.insert(at, (bytes, owner));
         self.live += bytes;
-        self.peak = self.peak.max(self.live);
+        self.touch(0);
     }
 
     /// Gives a part back.

@@ -26,6 +26,8 @@ pub(crate) enum Work<'d> {
     Host(HostBytes<'d>),
     /// Views of arguments.
     View,
+    /// Its scratch is there: bytes that will be used on the host.
+    Lend,
     /// A kernel; `None` when only memory is simulated.
     Kernel(Option<Prepared>),
 }
@@ -181,6 +183,24 @@ impl<'d> PoolWorld<'d> {
         });
     }
 
+    /// Declares an op that needs so many bytes for a moment: afterwards they are free, to be lent.
+    pub(crate) fn lend_record(&mut self, bytes: u64, of: Option<u32>, name: Arc<str>) {
+        let storage = self.storage(0, None);
+        let first = self.tensors.len() as u32;
+        self.tensors.push(TensorRecord { storage, offset: 0, bytes: 0 });
+        self.ops.push(OpRecord {
+            work: Work::Lend,
+            inputs: of.map(Some).into_iter().collect(),
+            first,
+            outputs: 1,
+            workspace: bytes,
+            cheap: true,
+            over: None,
+            name,
+            op: "Read".into(),
+        });
+    }
+
     /// Bytes that the op which was last asked about needs at once.
     pub(crate) fn needed(&self) -> u64 {
         self.wanted
@@ -225,7 +245,7 @@ impl<'d> PoolWorld<'d> {
             self.ran.resize(self.ops.len(), false);
         }
         self.ran[id as usize] = true;
-        if matches!(op.work, Work::Resident | Work::View) {
+        if matches!(op.work, Work::Resident | Work::View | Work::Lend) {
             return Ok(());
         }
         let workspace = align(op.workspace);
