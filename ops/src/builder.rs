@@ -326,11 +326,11 @@ fn fold(
     if !def.facts(&sig).folds {
         return Ok(None);
     }
-    match crate::cpu::evaluate(def, &sig, &sig.constants) {
-        // No kernel for this element type (halves): the node stays.
-        Err(OpError::Unsupported(_)) => Ok(None),
-        folded => folded.map(Some),
+    // No kernel of its own for this element type (halves): the node stays.
+    if let Err(OpError::Unsupported(_)) = def.cpu(&sig, 0) {
+        return Ok(None);
     }
+    crate::cpu::evaluate(def, &sig, &sig.constants).map(Some)
 }
 
 #[cfg(test)]

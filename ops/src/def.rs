@@ -140,12 +140,19 @@ pub trait OpDef: Sync {
         Facts::default()
     }
 
+    /// Whether each element of the output depends on the elements of the inputs at its place alone, inputs broadcast: its kernel may then
+    /// be run block by block (see [`crate::cpu::widen`]).
+    fn elementwise(&self) -> bool {
+        false
+    }
+
     /// Changes whenever the bits of a result may change; part of a plan's numerics hash.
     fn numeric_class(&self) -> u32 {
         1
     }
 
-    /// The CPU kernel for these types, prepared: attributes read, shapes checked.
+    /// The CPU kernel for these types, prepared: attributes read, shapes checked. One that does not take 16-bit floats is run on float32
+    /// copies ([`crate::cpu::widen::prepare`]).
     fn cpu(&self, s: &Signature<'_>, implementation: usize) -> Result<crate::cpu::CpuKernel, OpError>;
 
     /// What CUDA launches for these types; the family's table by default. See [`crate::cuda`].

@@ -3,8 +3,8 @@
 //! A definition stands beside its operator ([`crate::OpDef::export`]) and writes it in standard operators of one version, for the types
 //! of one node. What needs a single standard node becomes that node in a file, everything else a function of that name.
 
-use crate::{OpDef, OpError, Signature};
-use graph::{Attrs, DType, Literal};
+use crate::{OpDef, OpError, Signature, cpu::half::is_half};
+use graph::{Attrs, DType, Literal, TensorType};
 use std::{
     cell::RefCell,
     ops::{Add, Div, Mul, Neg, Sub},
@@ -45,7 +45,45 @@ pub fn body(op: &dyn OpDef, sig: &Signature<'_>, used: &[bool]) -> Result<Body, 
     let inputs = sig.inputs.len() as u32;
     let empty = Body { inputs, outputs: vec![None; sig.outputs.len()], next: inputs, ..Body::default() };
     let body = RefCell::new(empty);
-    op.export(&Export { sig, used, body: &body })?;
+    let wide = |t: &TensorType| if is_half(t.dtype) { DType::F32 } else { t.dtype };
+    let types = |given: &mut dyn Iterator<Item = Option<&TensorType>>| -> Vec<Option<TensorType>> {
+        given.map(|t| t.map(|t| TensorType { dtype: wide(t), shape: t.shape.clone() })).collect()
+    };
+    let converts = matches!(op.name(), "Cast" | "Reshape");
+    let halves = |t: &&TensorType| is_half(t.dtype) && !converts;
+    if sig.inputs.iter().copied().flatten().chain(sig.outputs.iter().copied()).any(|t| halves(&t)) {
+        // As the kernels do: widened, computed in float32, rounded once.
+        let from = types(&mut sig.inputs.iter().copied());
+        let to = types(&mut sig.outputs.iter().map(|t| Some(*t)));
+        let is_wide = |i: usize| sig.opt_input(i).is_some_and(|t| is_half(t.dtype));
+        let mut constants = sig.constants.clone();
+        constants.iter_mut().enumerate().filter(|(i, _)| is_wide(*i)).for_each(|(_, c)| *c = None);
+        let wide = Signature {
+            attrs: sig.attrs,
+            inputs: from.iter().map(Option::as_ref).collect(),
+            constants,
+            outputs: to.iter().flatten().collect(),
+        };
+        let ids: Vec<u32> = (0..inputs)
+            .map(|i| match sig.opt_input(i as usize) {
+                Some(t) if is_half(t.dtype) => {
+                    Term { body: &body, id: i, dtype: t.dtype }.cast(DType::F32).id
+                }
+                _ => i,
+            })
+            .collect();
+        op.export(&Export { sig: &wide, used, ids: &ids, body: &body })?;
+        for (i, t) in sig.outputs.iter().enumerate().filter(|(_, t)| is_half(t.dtype)) {
+            let made = body.borrow().outputs[i];
+            if let Some(id) = made {
+                let rounded = Term { body: &body, id, dtype: DType::F32 }.cast(t.dtype);
+                body.borrow_mut().outputs[i] = Some(rounded.id);
+            }
+        }
+    } else {
+        let ids: Vec<u32> = (0..inputs).collect();
+        op.export(&Export { sig, used, ids: &ids, body: &body })?;
+    }
     let mut body = body.into_inner();
     for i in 0..body.outputs.len() {
         let Some(v) = body.outputs[i] else {
@@ -77,6 +115,8 @@ pub struct Export<'a> {
     /// Attributes and types.
     pub sig: &'a Signature<'a>,
     used: &'a [bool],
+    /// The value of each input.
+    ids: &'a [u32],
     body: &'a RefCell<Body>,
 }
 
@@ -96,7 +136,7 @@ impl<'a> Export<'a> {
 
     /// Input `i`, if given.
     pub fn opt(&self, i: usize) -> Option<Term<'a>> {
-        self.sig.opt_input(i).map(|t| Term { body: self.body, id: i as u32, dtype: t.dtype })
+        self.sig.opt_input(i).map(|t| Term { body: self.body, id: self.ids[i], dtype: t.dtype })
     }
 
     /// Whether anything reads output `i`.

@@ -287,7 +287,7 @@ impl graph::OpFacts for Registry {
     fn facts(&self, graph: &graph::Graph, node: graph::NodeId) -> Result<Facts, String> {
         let node = graph.node(node);
         let op = find(&node.op).ok_or_else(|| format!("unknown operator {}", node.op))?;
-        Ok(op.facts(&Signature::of(graph, node)))
+        Ok(cpu::widen::facts(op, &Signature::of(graph, node)))
     }
 
     fn numeric_class(&self, op: &str) -> Option<u32> {

@@ -245,7 +245,7 @@ fn prepare(graph: &Graph, node: NodeId, implementation: usize) -> Result<CpuKern
     let node = graph.node(node);
     let wrap = |what| RuntimeError::Prepare { node: node.name.to_string(), op: node.op.to_string(), what };
     let op = ops::find(&node.op).ok_or_else(|| wrap("this runtime does not know the operator".to_owned()))?;
-    op.cpu(&Signature::of(graph, node), implementation).map_err(|e| wrap(e.to_string()))
+    ops::cpu::widen::prepare(op, &Signature::of(graph, node), implementation).map_err(|e| wrap(e.to_string()))
 }
 
 fn run(program: &Program, options: RunOptions) -> Result<RunReport, RuntimeError> {

@@ -43,6 +43,10 @@ impl OpDef for AttentionGrad {
             same_shape(&want.shape, &got.shape, what)?;
         }
         if let Some(d) = s.opt_input(7) {
+            if d.dtype != rows.dtype {
+                let what = "the cotangent of the log-sum-exp must be";
+                return Err(OpError::invalid(format!("{what} {}, not {}", rows.dtype, d.dtype)));
+            }
             same_shape(&rows.shape, &d.shape, "cotangent of the log-sum-exp")?;
         }
         (0..3).map(|i| Ok(s.input(i)?.clone())).collect()

@@ -3,10 +3,11 @@
 use super::{COLUMNS, ROWS};
 use crate::{
     OpError, Signature,
+    cpu::half::is_half,
     export::{Export, Term},
     loss::same_shape,
 };
-use graph::{Attrs, Dim, Shape, TensorType};
+use graph::{Attrs, DType, Dim, Shape, TensorType};
 
 /// Names of the attributes that say which operand has its rows before its heads.
 pub(super) const SWAPPED: [&str; 4] = ["q_swapped", "k_swapped", "v_swapped", "y_swapped"];
@@ -54,14 +55,16 @@ pub(super) fn swapped(attrs: &Attrs) -> Result<[bool; 4], OpError> {
     Ok(out)
 }
 
-/// Types of y and of the log-sum-exp of its rows, from q, k, v and an optional mask at these inputs.
+/// Types of y and of the log-sum-exp of its rows, from q, k, v and an optional mask at these inputs. With 16-bit floats the log-sum-exp is
+/// float32, and the mask may be.
 pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], OpError> {
     let (q, k, v) = (s.input(0)?, s.input(1)?, s.input(2)?);
     let swap = swapped(s.attrs)?;
     if !q.dtype.is_float() {
         return Err(OpError::invalid(format!("attention is floating-point, not {}", q.dtype)));
     }
-    let dtypes = [Some(k), Some(v), s.opt_input(mask)];
+    let float32 = |t: &TensorType| is_half(q.dtype) && t.dtype == DType::F32;
+    let dtypes = [Some(k), Some(v), s.opt_input(mask).filter(|t| !float32(t))];
     if dtypes.iter().flatten().any(|t| t.dtype != q.dtype) {
         return Err(OpError::invalid(format!("keys, values and mask must be {} like the queries", q.dtype)));
     }
@@ -85,7 +88,8 @@ pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], O
     }
     s.attrs.float_or("scale", 1.0)?;
     let y = join(&(pq.0, pq.1, pv.2), swap[3]);
-    Ok([TensorType { dtype: q.dtype, shape: y }, TensorType { dtype: q.dtype, shape: rows }])
+    let sums = if is_half(q.dtype) { DType::F32 } else { q.dtype };
+    Ok([TensorType { dtype: q.dtype, shape: y }, TensorType { dtype: sums, shape: rows }])
 }
 
 /// Where the matrices of an operand lie.

@@ -6,10 +6,12 @@
 
 pub mod columns;
 pub mod element;
+pub mod half;
 mod interpret;
 pub mod lanes;
 pub mod math;
 pub mod par;
+pub mod widen;
 
 use crate::{OpDef, OpError, Signature};
 use graph::Literal;
@@ -177,7 +179,7 @@ pub fn evaluate_with(
     implementation: usize,
     overwrite: &[(usize, usize)],
 ) -> Result<Vec<Literal>, OpError> {
-    let facts = op.facts(s);
+    let facts = widen::facts(op, s);
     let size = |t: &graph::TensorType| t.bytes().ok_or_else(|| OpError::Dynamic(format!("the size of {t}")));
     let mut ins: Vec<Option<Aligned>> = inputs.iter().map(|i| i.map(|l| Aligned::from(l.bytes()))).collect();
     let in_buffers: Vec<Buffer> =
@@ -203,7 +205,7 @@ pub fn evaluate_with(
     let mut workspace = Aligned::new(facts.implementations[implementation].workspace as usize, 0xA5);
     let is_view = |o: usize| facts.views.iter().any(|v| v.output == o);
     if !(0..outs.len()).all(is_view) {
-        let kernel = op.cpu(s, implementation)?;
+        let kernel = widen::prepare(op, s, implementation)?;
         // SAFETY: buffers are owned by this function, sized by their types, 16-aligned; sharing is what the facts allow.
         let io = unsafe { Io::new(&in_buffers, &out_buffers, Buffer::of(workspace.bytes())) };
         kernel(&io).map_err(|e| OpError::Invalid(e.0))?;

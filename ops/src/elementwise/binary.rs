@@ -47,6 +47,10 @@ impl OpDef for Add {
         Facts { folds: true, ..broadcast_facts(s) }
     }
 
+    fn elementwise(&self) -> bool {
+        true
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::add))
     }
@@ -94,6 +98,10 @@ impl OpDef for Mul {
         Facts { folds: true, ..broadcast_facts(s) }
     }
 
+    fn elementwise(&self) -> bool {
+        true
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => zip::<T, T>(s, <T as Wrapping>::mul))
     }
@@ -139,6 +147,10 @@ impl OpDef for Sub {
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
         Facts { folds: true, ..broadcast_facts(s) }
+    }
+
+    fn elementwise(&self) -> bool {
+        true
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
@@ -189,6 +201,10 @@ impl OpDef for Div {
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
         Facts { folds: true, ..broadcast_facts(s) }
+    }
+
+    fn elementwise(&self) -> bool {
+        true
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -48,6 +48,10 @@ macro_rules! extremes {
                 Facts { folds: true, ..broadcast_facts(s) }
             }
 
+            fn elementwise(&self) -> bool {
+                true
+            }
+
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 crate::for_number!(s.input(0)?.dtype, $name, T => zip::<T, T>(s, <T as Wrapping>::$f))
             }
@@ -87,6 +91,10 @@ macro_rules! extremes {
 
             fn facts(&self, s: &Signature<'_>) -> Facts {
                 broadcast_facts(s)
+            }
+
+            fn elementwise(&self) -> bool {
+                true
             }
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -55,14 +55,14 @@ impl<A, B, C, U, F: Fn(A, B, C) -> U + Send + Sync + 'static> Fn3<A, B, C, U> fo
 /// How the elements of an operand follow the output's: extents and strides in elements (0 where it is broadcast), outermost first, with
 /// axes merged that behave as one. Never empty; the innermost stride is 0 or 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Layout {
+pub(crate) struct Layout {
     extents: Vec<usize>,
     strides: Vec<usize>,
 }
 
 impl Layout {
     /// The layout of an operand of shape `shape` broadcast to `out`.
-    fn new(shape: &[usize], out: &[usize]) -> Layout {
+    pub(crate) fn new(shape: &[usize], out: &[usize]) -> Layout {
         let mut strides = vec![0; out.len()];
         let mut step = 1;
         for (i, n) in shape.iter().enumerate().rev() {
@@ -92,6 +92,25 @@ impl Layout {
             row /= self.extents[i];
         }
         at
+    }
+
+    /// The runs of the operand under `n` output elements from `start` on: elements before it, its length, where it starts in the operand,
+    /// and the step (0 where one element is broadcast).
+    pub(crate) fn runs(
+        &self,
+        start: usize,
+        n: usize,
+    ) -> impl Iterator<Item = (usize, usize, usize, usize)> + '_ {
+        let last = self.extents.len() - 1;
+        let (len, step) = (self.extents[last], self.strides[last]);
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let (row, column) = ((start + done) / len, (start + done) % len);
+            let run = (len - column).min(n.checked_sub(done).filter(|left| *left > 0)?);
+            let found = (done, run, self.offset(row) + column * step, step);
+            done += run;
+            Some(found)
+        })
     }
 }
 

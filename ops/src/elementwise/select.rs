@@ -142,6 +142,10 @@ impl OpDef for Clip {
         Facts { folds: true, ..in_place() }
     }
 
+    fn elementwise(&self) -> bool {
+        true
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_number!(s.input(0)?.dtype, self.name(), T => {
             let (lo, hi) = bounds::<T>(s.attrs)?;
@@ -240,6 +244,10 @@ impl OpDef for ClipGrad {
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
         super::binary::broadcast_facts(s)
+    }
+
+    fn elementwise(&self) -> bool {
+        true
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -194,6 +194,10 @@ macro_rules! functions {
                 unary::facts::<Self>()
             }
 
+            fn elementwise(&self) -> bool {
+                true
+            }
+
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
                 unary::value_kernel::<Self>(s)
             }
@@ -232,6 +236,10 @@ macro_rules! functions {
 
             fn facts(&self, s: &Signature<'_>) -> Facts {
                 broadcast_facts(s)
+            }
+
+            fn elementwise(&self) -> bool {
+                true
             }
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
@@ -309,6 +317,10 @@ macro_rules! numeric {
 
             fn facts(&self, _: &Signature<'_>) -> Facts {
                 Facts { folds: true, ..in_place() }
+            }
+
+            fn elementwise(&self) -> bool {
+                true
             }
 
             fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -7,7 +7,7 @@ use super::labels::{Classes, Labels, Reduction, check_labels, reduced, same_shap
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Io, KernelError, lanes, math::Math, par::Shared},
+    cpu::{CpuKernel, Io, KernelError, half::is_half, lanes, math::Math, par::Shared},
     export::{Export, Term},
     grad::GradCx,
     product::{
@@ -76,7 +76,7 @@ pub(super) fn turned(attrs: &Attrs) -> Result<bool, OpError> {
     }
 }
 
-/// Types of the loss and of the log-sum-exp, from x, w, labels and an optional bias at input `bias`.
+/// Types of the loss and of the log-sum-exp (float32 where x has 16-bit floats), from x, w, labels and an optional bias at input `bias`.
 pub(super) fn infer(s: &Signature<'_>, bias: usize) -> Result<[TensorType; 2], OpError> {
     let (x, w, labels) = (s.input(0)?, s.input(1)?, s.input(2)?);
     if !x.dtype.is_float() || w.dtype != x.dtype || s.opt_input(bias).is_some_and(|b| b.dtype != x.dtype) {
@@ -101,7 +101,8 @@ pub(super) fn infer(s: &Signature<'_>, bias: usize) -> Result<[TensorType; 2], O
         return Err(OpError::invalid("reduction must be mean or sum"));
     }
     s.attrs.opt_int("ignore_index")?;
-    let rows = TensorType { dtype: x.dtype, shape: vector(n) };
+    let dtype = if is_half(x.dtype) { DType::F32 } else { x.dtype };
+    let rows = TensorType { dtype, shape: vector(n) };
     Ok([reduced(&rows, reduction), rows])
 }
 

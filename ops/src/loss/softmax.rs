@@ -7,6 +7,7 @@ use crate::{
     cpu::{
         CpuKernel, Io,
         columns::{self, Extent, Row},
+        half::is_half,
         lanes,
         math::Math,
         par::Shared,
@@ -17,7 +18,8 @@ use crate::{
 };
 use graph::{Attrs, Dim, Shape, TensorType};
 
-/// e^x divided by its sum along `axis`.
+/// e^x divided by its sum along `axis`. Attribute `to`, if given: the dtype of 16 bits in which the result of a float32 or 16-bit x is
+/// stored.
 pub struct Softmax;
 
 /// The natural logarithm of [`Softmax`].
@@ -66,8 +68,10 @@ fn infer_grad(s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
 }
 
 fn gradient(g: &mut GradCx<'_, '_>, op: &str) -> Result<(), OpError> {
-    let (y, dy, attrs) = (g.output(0), g.cotangent0()?, g.attrs().clone());
+    let (y, dy) = (g.output(0), g.cotangent0()?);
+    let attrs = Attrs::new().with("axis", g.attrs().int("axis")?);
     let dx = g.b.op(op, attrs, &[y, dy])?;
+    let dx = g.b.cast(dx, g.ty(0)?.dtype)?;
     g.set(0, dx);
     Ok(())
 }
@@ -109,7 +113,15 @@ impl OpDef for Softmax {
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
-        infer(s)
+        let mut out = infer(s)?;
+        if s.attrs.get("to").is_some() {
+            let to = s.attrs.dtype("to")?;
+            if !is_half(to) || out[0].dtype.size() > 4 {
+                return Err(OpError::invalid(format!("a result of {} cannot be stored as {to}", out[0].dtype)));
+            }
+            out[0].dtype = to;
+        }
+        Ok(out)
     }
 
     fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
@@ -125,8 +137,11 @@ impl OpDef for Softmax {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        let along = Along::of(s)?;
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
+        let (along, dtype) = (Along::of(s)?, s.input(0)?.dtype);
+        if s.output(0)?.dtype != dtype {
+            return Err(OpError::unsupported("Softmax that stores another dtype"));
+        }
+        crate::for_float!(dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
             softmax::<T>(along, io);
             Ok(())
         })))

@@ -5,12 +5,13 @@ use crate::{
     cpu::{
         Float,
         columns::{self, Extent, Row},
+        half::is_half,
         lanes::{self, LANES},
         par,
     },
     loss::same_shape,
 };
-use graph::{Shape, TensorType};
+use graph::{DType, Shape, TensorType};
 use std::ops::Range;
 
 /// Extents of a tensor: batch, channels, elements of one channel of one sample.
@@ -126,7 +127,13 @@ pub(super) fn line_and_axes(dims: &[usize]) -> (Vec<usize>, Vec<i64>) {
     (line, (0..dims.len() as i64).filter(|a| *a != 1).collect())
 }
 
-/// Checks that x is `[N, C, d..]` and each of `params` (input, name) is `[C]` of its dtype; returns the types of both.
+/// The dtype of parameters and statistics: the input's, or float32 for an input of 16-bit floats whose scale is float32.
+pub(super) fn statistics_dtype(x: DType, scale: DType) -> DType {
+    if is_half(x) && scale == DType::F32 { scale } else { x }
+}
+
+/// Checks that x is `[N, C, d..]` and each of `params` (input, name) is `[C]` of its dtype, or all of them float32 where x has
+/// 16-bit floats; returns the types of both.
 pub(super) fn infer_channels(
     s: &Signature<'_>,
     x: usize,
@@ -136,14 +143,15 @@ pub(super) fn infer_channels(
     if !x.dtype.is_float() || x.shape.rank() < 2 {
         return Err(OpError::invalid(format!("the input must be floating-point [N, C, ..], not {x}")));
     }
-    let channel = TensorType { dtype: x.dtype, shape: Shape(vec![x.shape.0[1].clone()]) };
+    let dtype = match params.first() {
+        Some((scale, _)) => statistics_dtype(x.dtype, s.input(*scale)?.dtype),
+        None => x.dtype,
+    };
+    let channel = TensorType { dtype, shape: Shape(vec![x.shape.0[1].clone()]) };
     for (i, what) in params {
         let t = s.input(*i)?;
-        if t.dtype != x.dtype {
-            return Err(OpError::invalid(format!(
-                "{what} must be {} like the input, not {}",
-                x.dtype, t.dtype
-            )));
+        if t.dtype != dtype {
+            return Err(OpError::invalid(format!("{what} must be {dtype} like the input, not {}", t.dtype)));
         }
         same_shape(&channel.shape, &t.shape, what)?;
     }

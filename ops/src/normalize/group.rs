@@ -3,7 +3,7 @@
 use super::{
     batchnorm::{eps, work},
     batchnorm_grad::same_cotangent,
-    channels::{Channels, infer_channels},
+    channels::{Channels, infer_channels, statistics_dtype},
     rows::statistics,
 };
 use crate::{
@@ -27,7 +27,7 @@ pub struct GroupNormalization;
 /// Outputs: dx, dscale, dbias. Attribute: `groups`.
 pub struct GroupNormalizationGrad;
 
-/// The attribute `groups`, which must divide the channels of x; and the type of one number a group.
+/// The attribute `groups`, which must divide the channels of x; and the type of one number a group, of the scale's dtype.
 fn groups(s: &Signature<'_>, x: &TensorType) -> Result<(i64, TensorType), OpError> {
     let groups = s.attrs.int("groups")?;
     let c = &x.shape.0[1];
@@ -36,7 +36,7 @@ fn groups(s: &Signature<'_>, x: &TensorType) -> Result<(i64, TensorType), OpErro
         return Err(OpError::invalid(format!("{groups} groups do not divide {c} channels")));
     }
     let shape = Shape(vec![x.shape.0[0].clone(), Dim::constant(groups)]);
-    Ok((groups, TensorType { dtype: x.dtype, shape }))
+    Ok((groups, TensorType { dtype: statistics_dtype(x.dtype, s.input(1)?.dtype), shape }))
 }
 
 /// Extents of x, and channels a group has.
@@ -189,8 +189,8 @@ impl OpDef for GroupNormalizationGrad {
                 }
                 continue;
             };
-            if t.dtype != x.dtype {
-                return Err(OpError::invalid(format!("{what} must be {} like the input", x.dtype)));
+            if t.dtype != group.dtype {
+                return Err(OpError::invalid(format!("{what} must be {} like the scale", group.dtype)));
             }
             same_shape(&group.shape, &t.shape, what)?;
         }

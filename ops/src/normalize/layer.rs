@@ -3,6 +3,7 @@
 use super::{
     batchnorm::{eps, work},
     batchnorm_grad::same_cotangent,
+    channels::statistics_dtype,
     rows::{Rows, backward, forward},
 };
 use crate::{
@@ -36,7 +37,7 @@ pub struct LayerNormalizationGrad;
 /// Attribute: `axis`.
 pub struct RmsNormalizationGrad;
 
-/// The types of x, of the normalised axes, and of one number a row.
+/// The types of x, of the normalised axes, and of one number a row; the latter are of the scale's dtype.
 fn types(s: &Signature<'_>) -> Result<[TensorType; 3], OpError> {
     let x = s.input(0)?;
     if !x.dtype.is_float() {
@@ -47,7 +48,8 @@ fn types(s: &Signature<'_>) -> Result<[TensorType; 3], OpError> {
     if at as i64 != axis {
         return Err(OpError::invalid(format!("axis {axis} must not be negative")));
     }
-    let of = |dims: Vec<Dim>| TensorType { dtype: x.dtype, shape: Shape(dims) };
+    let dtype = statistics_dtype(x.dtype, s.input(1)?.dtype);
+    let of = |dims: Vec<Dim>| TensorType { dtype, shape: Shape(dims) };
     let mut row = x.shape.0.clone();
     row[at..].fill(Dim::constant(1));
     Ok([x.clone(), of(x.shape.0[at..].to_vec()), of(row)])

@@ -10,7 +10,10 @@ use super::{
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
-    cpu::CpuKernel,
+    cpu::{
+        CpuKernel,
+        half::{Stored, is_half},
+    },
     export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
@@ -90,7 +93,7 @@ impl OpDef for Conv {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, false))
+        crate::for_stored!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, false))
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
@@ -230,7 +233,7 @@ impl OpDef for ConvTranspose {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, true))
+        crate::for_stored!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s, true))
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
@@ -384,31 +387,36 @@ fn plan(s: &Signature<'_>, transposed: bool) -> Result<Plan, OpError> {
     if w[0] == group && w[1] == 1 {
         return Ok(Plan::Depthwise(Depthwise::new(Slide::new(&window, large, small), x[0], group)));
     }
-    let element = s.input(0)?.dtype.size() as usize;
+    let element = work_size(s);
     Correlate::new(&window, x[0], group, (w[0] / group, w[1]), (large, small), transposed, element)
         .map(Plan::General)
         .ok_or_else(|| OpError::invalid("the tensors are too large"))
 }
 
+/// Bytes of the numbers that are added up: those of the input, or of float32 for 16-bit floats.
+pub(super) fn work_size(s: &Signature<'_>) -> usize {
+    s.opt_input(0).map_or(4, |t| if is_half(t.dtype) { 4 } else { t.dtype.size() as usize })
+}
+
 fn facts(s: &Signature<'_>, transposed: bool) -> Facts {
-    let size = s.inputs.first().copied().flatten().map_or(4, |t| t.dtype.size());
     match plan(s, transposed) {
-        Ok(Plan::General(c)) => Facts::with_workspace(c.workspace() as u64 * size),
+        Ok(Plan::General(c)) => Facts::with_workspace((c.workspace() * work_size(s)) as u64),
         _ => Facts::default(),
     }
 }
 
-fn kernel<T: Product>(s: &Signature<'_>, transposed: bool) -> Result<CpuKernel, OpError> {
+fn kernel<S: Stored<Work: Product>>(s: &Signature<'_>, transposed: bool) -> Result<CpuKernel, OpError> {
     let bias = s.opt_input(2).is_some();
     match plan(s, transposed)? {
         Plan::General(c) => Ok(Box::new(move |io| {
-            let b = bias.then(|| io.input::<T>(2));
-            c.run(io.input::<T>(0), io.input::<T>(1), b, io.output::<T>(0), io.workspace::<T>());
+            let b = bias.then(|| io.input::<S>(2));
+            c.run(io.input::<S>(0), io.input::<S>(1), b, io.output::<S>(0), io.workspace::<S::Work>());
             Ok(())
         })),
+        Plan::Depthwise(_) if !S::DIRECT => Err(OpError::unsupported("depthwise convolution of halves")),
         Plan::Depthwise(d) => Ok(Box::new(move |io| {
-            let b = bias.then(|| io.input::<T>(2));
-            let (x, w, y) = (io.input::<T>(0), io.input::<T>(1), io.output::<T>(0));
+            let b = bias.then(|| io.input::<S::Work>(2));
+            let (x, w, y) = (io.input::<S::Work>(0), io.input::<S::Work>(1), io.output::<S::Work>(0));
             if transposed {
                 d.backward(x, w, b, y)
             } else {

@@ -6,13 +6,18 @@
 //! reach it, so that no multiplication by inserted zeros is done and nothing is scattered.
 //!
 //! The grid points of all images are cut into panels; tasks (phase, group, some panels) are drawn by a fixed number of slots, each with
-//! scratch of its own, in any order: what a task computes depends on neither slot nor order.
+//! scratch of its own, in any order: what a task computes depends on neither slot nor order. 16-bit floats are widened as they are gathered
+//! and packed, and rounded as they are stored.
 
 use super::{
     panel::{Product, ROWS, block, pack_block, padded, width},
     window::{Window, three},
 };
-use crate::cpu::par::{self, Shared};
+use crate::cpu::{
+    Float,
+    half::Stored,
+    par::{self, Shared},
+};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -186,20 +191,20 @@ impl Correlate {
     /// Runs it.
     ///
     /// `y` must not overlap the other slices.
-    pub(crate) fn run<T: Product>(
+    pub(crate) fn run<S: Stored<Work: Product>>(
         &self,
-        x: &[T],
-        w: &[T],
-        bias: Option<&[T]>,
-        y: &mut [T],
-        workspace: &mut [T],
+        x: &[S],
+        w: &[S],
+        bias: Option<&[S]>,
+        y: &mut [S],
+        workspace: &mut [S::Work],
     ) {
         let (packed, scratch) = workspace.split_at_mut(self.packed.next_multiple_of(self.width));
         self.pack_weights(w, packed);
         if self.phases.iter().any(|p| p.taps.is_empty()) {
             // Points that no tap reaches hold the bias alone.
             par::rows(y, self.out_plane, |plane, y| {
-                y.fill(bias.map_or(T::ZERO, |b| b[plane % (self.groups * self.rows)]));
+                y.fill(bias.map_or(S::store(S::Work::ZERO), |b| b[plane % (self.groups * self.rows)]));
             });
         }
         let tasks: Vec<usize> = self.phases.iter().map(|p| self.tasks(p)).collect();
@@ -257,7 +262,7 @@ impl Correlate {
         self.groups * self.points(p).div_ceil(self.width).div_ceil(self.panels)
     }
 
-    fn pack_weights<T: Product>(&self, w: &[T], packed: &mut [T]) {
+    fn pack_weights<S: Stored>(&self, w: &[S], packed: &mut [S::Work]) {
         let [gs, rs, cs] = self.weight_strides;
         let out = Shared(packed.as_mut_ptr());
         for phase in &self.phases {
@@ -278,10 +283,10 @@ impl Correlate {
                     let w = &w[g * gs..];
                     if !self.transposed {
                         // Channels and taps follow each other in memory.
-                        pack_block(out, row, self.rows, depth, |r, k| w[r * rs + k]);
+                        pack_block(out, row, self.rows, depth, |r, k| w[r * rs + k].load());
                     } else {
                         pack_block(out, row, self.rows, depth, |r, k| {
-                            w[r * rs + k / taps * cs + phase.taps[k % taps].index]
+                            w[r * rs + k / taps * cs + phase.taps[k % taps].index].load()
                         });
                     }
                 }
@@ -326,27 +331,27 @@ struct Layout {
     starts: Vec<usize>,
 }
 
-struct Task<'a, T> {
+struct Task<'a, S: Stored> {
     c: &'a Correlate,
     phase: &'a Phase,
     group: usize,
     /// First panel.
     first: usize,
-    x: &'a [T],
-    packed: &'a [T],
-    bias: Option<&'a [T]>,
-    y: Shared<T>,
-    scratch: &'a mut [T],
+    x: &'a [S],
+    packed: &'a [S::Work],
+    bias: Option<&'a [S]>,
+    y: Shared<S>,
+    scratch: &'a mut [S::Work],
     layout: &'a mut Layout,
 }
 
-impl<T: Product> WithSimd for Task<'_, T> {
+impl<S: Stored<Work: Product>> WithSimd for Task<'_, S> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
+    fn with_simd<V: Simd>(self, simd: V) {
         let Task { c, phase, group, first, x, packed, bias, y, scratch, layout } = self;
-        let width = width::<T>();
+        let width = width::<S::Work>();
         let points = c.points(phase);
         let depth = c.channels * phase.taps.len();
         let room = (depth + 1) * width;
@@ -366,41 +371,34 @@ impl<T: Product> WithSimd for Task<'_, T> {
             let (r, used) = (block(row, c.rows), (c.rows - row).min(ROWS));
             let at = phase.weights + (group * padded(c.rows) + row) * depth;
             let scalars = packed[at..at + r * depth].as_ptr();
-            let mut init = [T::ZERO; ROWS];
+            let mut init = [S::Work::ZERO; ROWS];
             if let Some(b) = bias {
-                init[..used].copy_from_slice(&b[group * c.rows + row..][..used]);
+                init.iter_mut().zip(&b[group * c.rows + row..][..used]).for_each(|(i, b)| *i = b.load());
             }
             let plane = (group * c.rows + row) * c.out_plane + phase.origin;
             for i in 0..last - first {
                 let panel = scratch[i * room..].as_ptr();
                 let runs = &layout.runs[layout.starts[i]..layout.starts[i + 1]];
-                let whole = c.dense && used == r && runs[0].len == width;
-                let mut tile = [T::ZERO; ROWS * 32];
+                let whole = S::DIRECT && c.dense && used == r && runs[0].len == width;
+                let mut tile = [S::Work::ZERO; ROWS * 32];
                 // SAFETY: operands are packed as `times` asks; a whole panel is `width` consecutive elements of each of `r` planes,
                 // which this task alone writes, as it does the single runs.
                 unsafe {
                     let y = y.0.add(plane);
                     if whole {
-                        T::times(
-                            simd,
-                            r,
-                            depth,
-                            scalars,
-                            panel,
-                            init.as_ptr(),
-                            y.add(runs[0].to),
-                            c.out_plane,
-                        );
+                        let y = y.add(runs[0].to).cast();
+                        S::Work::times(simd, r, depth, scalars, panel, init.as_ptr(), y, c.out_plane);
                         continue;
                     }
-                    T::times(simd, r, depth, scalars, panel, init.as_ptr(), tile.as_mut_ptr(), width);
+                    S::Work::times(simd, r, depth, scalars, panel, init.as_ptr(), tile.as_mut_ptr(), width);
                     for (k, tile) in tile.chunks_exact(width).take(used).enumerate() {
                         for run in runs {
                             let (y, tile) = (y.add(k * c.out_plane + run.to), &tile[run.column..][..run.len]);
                             if c.dense {
-                                std::ptr::copy_nonoverlapping(tile.as_ptr(), y, run.len);
+                                S::narrow(tile.as_ptr(), y, run.len);
                             } else {
-                                tile.iter().enumerate().for_each(|(j, v)| *y.add(j * c.out_strides[2]) = *v);
+                                let step = c.out_strides[2];
+                                tile.iter().enumerate().for_each(|(j, v)| *y.add(j * step) = S::store(*v));
                             }
                         }
                     }
@@ -481,17 +479,17 @@ impl Layout {
 ///
 /// Entries read inside `x` and write inside their panels, which have 128 bytes of room behind them.
 #[inline(always)]
-unsafe fn gather<T: Product>(
+unsafe fn gather<S: Stored<Work: Product>>(
     c: &Correlate,
     entries: &[Entry],
     group: usize,
-    x: &[T],
-    panel: *mut T,
+    x: &[S],
+    panel: *mut S::Work,
     rows: usize,
 ) {
-    let chunk = 64 / size_of::<T>();
+    let chunk = 64 / size_of::<S::Work>();
     let plane = volume(c.input);
-    let zeros = [T::ZERO; 32];
+    let zeros = [S::Work::ZERO; 32];
     for channel in 0..c.channels {
         let base = (group * c.channels + channel) * plane;
         // SAFETY: by this function's contract.
@@ -510,15 +508,16 @@ unsafe fn gather<T: Product>(
                 let at = (base as isize + e.from) as usize;
                 let from = x.as_ptr().add(at);
                 match c.step[2] {
+                    1 if !S::DIRECT => S::widen(from, to, e.len),
                     1 if at + e.len.next_multiple_of(chunk) <= x.len() => {
                         for i in (0..e.len).step_by(chunk) {
                             let v = from.add(i).cast::<[u8; 64]>().read_unaligned();
                             to.add(i).cast::<[u8; 64]>().write_unaligned(v);
                         }
                     }
-                    1 => (0..e.len).for_each(|i| *to.add(i) = *from.add(i)),
-                    2 => (0..e.len).for_each(|i| *to.add(i) = *from.add(2 * i)),
-                    s => (0..e.len).for_each(|i| *to.add(i) = *from.add(s * i)),
+                    1 => (0..e.len).for_each(|i| *to.add(i) = (*from.add(i)).load()),
+                    2 => (0..e.len).for_each(|i| *to.add(i) = (*from.add(2 * i)).load()),
+                    s => (0..e.len).for_each(|i| *to.add(i) = (*from.add(s * i)).load()),
                 }
             }
         }

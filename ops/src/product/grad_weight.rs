@@ -1,7 +1,7 @@
 //! The gradient of convolution weights: products over all output points, in a fixed order.
 
 use super::{
-    conv::{weights_type, work},
+    conv::{weights_type, work, work_size},
     depthwise::Depthwise,
     matmul::same_dim,
     panel::{Product, REACH, ROWS, block, transpose, width},
@@ -11,7 +11,8 @@ use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
     cpu::{
-        CpuKernel,
+        CpuKernel, Float,
+        half::{Stored, is_half},
         par::{self, Shared},
     },
     export::Export,
@@ -64,15 +65,14 @@ impl OpDef for ConvGradWeight {
     }
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
-        let size = s.inputs.first().copied().flatten().map_or(4, |t| t.dtype.size());
         match plan(s) {
-            Ok(Plan::General(p)) => Facts::with_workspace(p.workspace() as u64 * size),
+            Ok(Plan::General(p)) => Facts::with_workspace((p.workspace() * work_size(s)) as u64),
             _ => Facts::default(),
         }
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
+        crate::for_stored!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
@@ -169,8 +169,10 @@ struct Weights {
     begin: [usize; 3],
     /// Columns of a block.
     columns: usize,
-    /// Parts into which the chunks are cut; each part but the first has a buffer of partial sums.
+    /// Parts into which the chunks are cut.
     parts: usize,
+    /// Parts whose sums lie in the output; the others have a buffer of partial sums each.
+    direct: usize,
     slots: usize,
     width: usize,
 }
@@ -194,7 +196,7 @@ fn plan(s: &Signature<'_>) -> Result<Plan, OpError> {
     let sizes = [group, features, channels, kernel[0], kernel[1], kernel[2], 64];
     let all = sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s)).filter(|n| *n <= isize::MAX as usize);
     let all = all.ok_or_else(|| OpError::invalid("the weights are too large"))? / 64;
-    let width = 128 / s.input(0)?.dtype.size() as usize;
+    let width = 128 / work_size(s);
     let depth = channels * kernel.iter().product::<usize>();
     let wide = features.next_multiple_of(width).max(width);
     let columns = (SUMS / wide).clamp(48, COLUMNS) / ROWS * ROWS;
@@ -218,19 +220,22 @@ fn plan(s: &Signature<'_>) -> Result<Plan, OpError> {
         begin: size(&window.begin, 0),
         columns,
         parts,
+        // Sums of 16-bit floats are rounded when they are complete.
+        direct: usize::from(!is_half(s.input(0)?.dtype)),
         slots,
         width,
     }))
 }
 
-fn kernel<T: Product>(s: &Signature<'_>) -> Result<CpuKernel, OpError> {
+fn kernel<S: Stored<Work: Product>>(s: &Signature<'_>) -> Result<CpuKernel, OpError> {
     match plan(s)? {
         Plan::General(p) => Ok(Box::new(move |io| {
-            p.run(io.input::<T>(0), io.input::<T>(1), io.output::<T>(0), io.workspace::<T>());
+            p.run(io.input::<S>(0), io.input::<S>(1), io.output::<S>(0), io.workspace::<S::Work>());
             Ok(())
         })),
+        Plan::Depthwise(_) if !S::DIRECT => Err(OpError::unsupported("depthwise convolution of halves")),
         Plan::Depthwise(d) => Ok(Box::new(move |io| {
-            d.weights(io.input::<T>(0), io.input::<T>(1), io.output::<T>(0));
+            d.weights(io.input::<S::Work>(0), io.input::<S::Work>(1), io.output::<S::Work>(0));
             Ok(())
         })),
     }
@@ -260,20 +265,20 @@ impl Weights {
     }
 
     fn workspace(&self) -> usize {
-        (self.parts - 1) * self.elements() + self.slots * self.slot_scratch()
+        (self.parts - self.direct) * self.elements() + self.slots * self.slot_scratch()
     }
 
-    fn run<T: Product>(&self, x: &[T], dy: &[T], dw: &mut [T], workspace: &mut [T]) {
+    fn run<S: Stored<Work: Product>>(&self, x: &[S], dy: &[S], dw: &mut [S], workspace: &mut [S::Work]) {
         let all = self.elements();
         let plane: usize = self.small.iter().product();
         if self.images == 0 || plane == 0 || all == 0 {
-            dw.fill(T::ZERO);
+            dw.fill(S::store(S::Work::ZERO));
             return;
         }
-        let (partial, scratch) = workspace.split_at_mut((self.parts - 1) * all);
+        let (partial, scratch) = workspace.split_at_mut((self.parts - self.direct) * all);
         let blocks = self.depth().div_ceil(self.columns);
         let tasks = self.groups * blocks * self.parts;
-        let (first, rest) = (Shared(dw.as_mut_ptr()), Shared(partial.as_mut_ptr()));
+        let (first, rest) = (Shared(dw.as_mut_ptr().cast::<S::Work>()), Shared(partial.as_mut_ptr()));
         let scratch = Shared(scratch.as_mut_ptr());
         let next = AtomicUsize::new(0);
         let slot = |i: usize| {
@@ -287,7 +292,10 @@ impl Weights {
                     break;
                 }
                 let (part, t) = (t % self.parts, t / self.parts);
-                let out = if part == 0 { *first } else { Shared(rest.0.wrapping_add((part - 1) * all)) };
+                let out = match part.checked_sub(self.direct) {
+                    None => *first,
+                    Some(buffer) => Shared(rest.0.wrapping_add(buffer * all)),
+                };
                 let block = Block {
                     of: self,
                     x,
@@ -306,14 +314,24 @@ impl Weights {
         } else {
             (0..self.slots).into_par_iter().with_max_len(1).for_each(slot);
         }
-        if self.parts > 1 {
-            let partial = &*partial;
+        let partial = &*partial;
+        let dw = Shared(dw.as_mut_ptr());
+        if self.parts > self.direct {
             par::ranges(all, par::GRAIN, |range| {
-                let first = &first;
-                // SAFETY: ranges are disjoint; the tasks are done.
-                let dw = unsafe { first.slice(range.clone()) };
-                for part in partial.chunks_exact(all) {
-                    dw.iter_mut().zip(&part[range.clone()]).for_each(|(d, p)| *d += *p);
+                let (first, dw) = (&first, &dw);
+                if S::DIRECT {
+                    // SAFETY: ranges are disjoint; the tasks are done.
+                    let dw = unsafe { first.slice(range.clone()) };
+                    for part in partial.chunks_exact(all) {
+                        dw.iter_mut().zip(&part[range.clone()]).for_each(|(d, p)| *d += *p);
+                    }
+                } else {
+                    // SAFETY: as above.
+                    let dw = unsafe { dw.slice(range.clone()) };
+                    for (i, d) in range.zip(dw) {
+                        let sum = |sum: S::Work, part: &[S::Work]| sum + part[i];
+                        *d = S::store(partial[all..].chunks_exact(all).fold(partial[i], sum));
+                    }
                 }
             });
         }
@@ -362,50 +380,74 @@ struct Run {
 
 /// One row: the points of `runs` in one channel.
 #[inline(always)]
-fn gather<T: Product>(runs: &[Run], x: &[T], step: usize, mut out: &mut [T]) {
+fn gather<S: Stored>(runs: &[Run], x: &[S], step: usize, mut out: &mut [S::Work]) {
     for run in runs {
         let (now, later) = out.split_at_mut(run.zeros + run.len + run.after);
         out = later;
         let (zeros, now) = now.split_at_mut(run.zeros);
         let (now, after) = now.split_at_mut(run.len);
-        zeros.iter_mut().for_each(|v| *v = T::ZERO);
-        after.iter_mut().for_each(|v| *v = T::ZERO);
+        zeros.iter_mut().for_each(|v| *v = S::Work::ZERO);
+        after.iter_mut().for_each(|v| *v = S::Work::ZERO);
         let from = &x[run.from..];
         match step {
-            1 => now.iter_mut().zip(from).for_each(|(t, f)| *t = *f),
-            2 => now.iter_mut().zip(from.iter().step_by(2)).for_each(|(t, f)| *t = *f),
-            _ => now.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = *f),
+            // SAFETY: `from` has at least as many elements.
+            1 if !S::DIRECT && from.len() >= now.len() => unsafe {
+                S::widen(from.as_ptr(), now.as_mut_ptr(), now.len());
+            },
+            1 => now.iter_mut().zip(from).for_each(|(t, f)| *t = f.load()),
+            2 => now.iter_mut().zip(from.iter().step_by(2)).for_each(|(t, f)| *t = f.load()),
+            _ => now.iter_mut().zip(from.iter().step_by(step)).for_each(|(t, f)| *t = f.load()),
         }
     }
 }
 
+/// [`transpose`], of 16-bit floats after they are widened.
+///
+/// # Safety
+///
+/// As there; `n` is at most [`REACH`].
+#[inline(always)]
+unsafe fn turned<S: Stored>(rows: usize, n: usize, from: *const S, ld: usize, out: *mut S::Work) {
+    // SAFETY: by this function's contract; a panel has at most 32 rows of [`REACH`] elements.
+    unsafe {
+        if S::DIRECT {
+            return transpose(rows, n, from.cast::<S::Work>(), ld, out);
+        }
+        let mut wide = [S::Work::ZERO; 32 * REACH];
+        for r in 0..rows {
+            S::widen(from.add(r * ld), wide[r * REACH..].as_mut_ptr(), n);
+        }
+        transpose(rows, n, wide.as_ptr(), REACH, out);
+    }
+}
+
 /// One part of the sums of one block of columns.
-struct Block<'a, T> {
+struct Block<'a, S: Stored> {
     of: &'a Weights,
-    x: &'a [T],
-    dy: &'a [T],
-    out: Shared<T>,
-    scratch: &'a mut [T],
+    x: &'a [S],
+    dy: &'a [S],
+    out: Shared<S::Work>,
+    scratch: &'a mut [S::Work],
     group: usize,
     column: usize,
     part: usize,
 }
 
-impl<T: Product> WithSimd for Block<'_, T> {
+impl<S: Stored<Work: Product>> WithSimd for Block<'_, S> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
+    fn with_simd<V: Simd>(self, simd: V) {
         let Block { of: w, x, dy, out, scratch, group, column, part } = self;
-        let (depth, taps, wide, width) = (w.depth(), w.taps(), w.wide(), width::<T>());
+        let (depth, taps, wide, width) = (w.depth(), w.taps(), w.wide(), width::<S::Work>());
         let (large, small): (usize, usize) = (w.large.iter().product(), w.small.iter().product());
         let columns = w.columns.min(depth - column);
         let stored = columns.next_multiple_of(4);
         let (rows, rest) = scratch.split_at_mut(stored * REACH);
         let (sums, panels) = rest.split_at_mut(stored * wide);
         let mut runs = Vec::new();
-        sums.fill(T::ZERO);
-        rows[columns * REACH..].fill(T::ZERO);
+        sums.fill(S::Work::ZERO);
+        rows[columns * REACH..].fill(S::Work::ZERO);
         let points = w.images * small;
         let chunks = points.div_ceil(REACH);
         for chunk in part * chunks / w.parts..(part + 1) * chunks / w.parts {
@@ -421,7 +463,7 @@ impl<T: Product> WithSimd for Block<'_, T> {
                     let dy = dy[(plane * w.features + f) * small + p..].as_ptr();
                     let panel = panels[f * REACH + done * width..].as_mut_ptr();
                     // SAFETY: `len` points of rows of dy; the panel has `REACH` rows.
-                    unsafe { transpose(width.min(w.features - f), len, dy, small, panel) };
+                    unsafe { turned(width.min(w.features - f), len, dy, small, panel) };
                 }
                 let x = &x[plane * w.channels * large..][..w.channels * large];
                 // Columns of one tap read each channel in the same way.
@@ -443,7 +485,9 @@ impl<T: Product> WithSimd for Block<'_, T> {
                 for f in (0..wide).step_by(width) {
                     let (row, panel) = (rows[j * REACH..].as_ptr(), panels[f * REACH..].as_ptr());
                     // SAFETY: `r` stored rows and `n` rows of the panel are filled; the sums have `wide` features a row.
-                    unsafe { T::add_rows(simd, r, n, row, panel, sums[j * wide + f..].as_mut_ptr(), wide) };
+                    unsafe {
+                        S::Work::add_rows(simd, r, n, row, panel, sums[j * wide + f..].as_mut_ptr(), wide)
+                    };
                 }
                 j += ROWS;
             }

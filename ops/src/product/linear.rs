@@ -3,16 +3,21 @@
 use super::{
     gemm::{Mat, multiply_batch, shared},
     matmul::{same_dim, transposed, weight_gradient},
+    tiles::Tiles,
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::Case,
-    cpu::{CpuKernel, Float, par},
+    cpu::{
+        CpuKernel, Float,
+        half::{Stored, is_half},
+        par,
+    },
     export::Export,
     grad::GradCx,
     onnx::{ImportCx, OnnxRule, rules},
 };
-use graph::{Attrs, Dim, TensorType, ValueId};
+use graph::{Attrs, DType, Dim, TensorType, ValueId};
 
 /// alpha·op(a)·op(b) + beta·c for matrices; c is optional and broadcasts to the result. Attributes `trans_a`, `trans_b`, `alpha`, `beta`.
 pub struct Gemm;
@@ -84,7 +89,12 @@ impl OpDef for Gemm {
 
     fn facts(&self, s: &Signature<'_>) -> Facts {
         let over = s.outputs.first().is_some_and(|y| s.opt_input(2) == Some(*y));
-        Facts { overwrites: if over { vec![(0, 2)] } else { vec![] }, ..Facts::default() }
+        let halves = s.opt_input(0).is_some_and(|t| is_half(t.dtype));
+        let workspace = match Sizes::new(s) {
+            Ok(z) if halves => Tiles::new(1, z.shape).workspace(),
+            _ => 0,
+        };
+        Facts { overwrites: if over { vec![(0, 2)] } else { vec![] }, ..Facts::with_workspace(workspace) }
     }
 
     fn work(&self, s: &Signature<'_>) -> Work {
@@ -92,7 +102,11 @@ impl OpDef for Gemm {
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => kernel::<T>(s))
+        match s.input(0)?.dtype {
+            DType::F16 => half_kernel::<half::f16>(s),
+            DType::BF16 => half_kernel::<half::bf16>(s),
+            d => crate::for_float!(d, self.name(), T => kernel::<T>(s)),
+        }
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
@@ -149,22 +163,67 @@ fn scale(g: &mut GradCx<'_, '_>, v: ValueId, by: f64) -> Result<ValueId, OpError
     g.b.call("Mul", &[v, by])
 }
 
+/// A product of fixed sizes.
+struct Sizes {
+    shape: [usize; 3],
+    transposed: (bool, bool),
+    leading: [usize; 2],
+    alpha: f64,
+    beta: f64,
+    /// Strides of the bias over rows and columns, 0 where it broadcasts.
+    bias: Option<(usize, usize)>,
+}
+
+impl Sizes {
+    fn new(s: &Signature<'_>) -> Result<Sizes, OpError> {
+        let (ta, tb) = transposed(s.attrs)?;
+        let (a, y) = (s.dims(0)?, s.out_dims(0)?);
+        let (m, n, k) = (y[0], y[1], if ta { a[0] } else { a[1] });
+        let (alpha, beta) = (s.attrs.float_or("alpha", 1.0)?, s.attrs.float_or("beta", 1.0)?);
+        let bias = match s.opt_input(2).filter(|_| beta != 0.0) {
+            None => None,
+            Some(_) => {
+                let c = s.dims(2)?;
+                let (rows, cols) = (if c.len() == 2 { c[0] } else { 1 }, c.last().copied().unwrap_or(1));
+                Some((if rows == 1 { 0 } else { cols }, usize::from(cols != 1)))
+            }
+        };
+        let leading = [if ta { m } else { k }, if tb { k } else { n }];
+        Ok(Sizes { shape: [m, n, k], transposed: (ta, tb), leading, alpha, beta, bias })
+    }
+}
+
+fn half_kernel<S: Stored<Work = f32>>(s: &Signature<'_>) -> Result<CpuKernel, OpError> {
+    let Sizes { shape, transposed: (ta, tb), leading: [lda, ldb], alpha, beta, bias } = Sizes::new(s)?;
+    let (alpha, beta) = (alpha as f32, beta as f32);
+    let tiles = Tiles::new(1, shape);
+    Ok(Box::new(move |io| {
+        let (a, b) = (shared(io.input::<S>(0)), shared(io.input::<S>(1)));
+        let y = par::Shared(io.output_ptr::<S>(0).0);
+        let c = par::Shared(if bias.is_some() { io.input_ptr::<S>(2).0.cast_mut() } else { y.0 });
+        let at = |_| {
+            let (a, b, y) = (&a, &b, &y);
+            (Mat::new(a.0, lda, ta), Mat::new(b.0, ldb, tb), Mat::rows(y.0, shape[1]))
+        };
+        let start = |_: usize, [r, col, h, w]: [usize; 4], tile: &mut [f32]| {
+            let (c, Some((rs, cs))) = (&c, bias) else { return };
+            for (i, tile) in tile.chunks_exact_mut(w).enumerate().take(h) {
+                for (j, t) in tile.iter_mut().enumerate() {
+                    // SAFETY: element (i, j) of the bias exists by inference; where y is c, the tile is read before it is written.
+                    *t = beta * unsafe { *c.0.add((r + i) * rs + (col + j) * cs) }.load();
+                }
+            }
+        };
+        // SAFETY: the matrices are the tensors, by inference.
+        unsafe { tiles.multiply(alpha, at, bias.is_some().then_some(&start as _), io.workspace::<f32>()) };
+        Ok(())
+    }))
+}
+
 fn kernel<T: Float>(s: &Signature<'_>) -> Result<CpuKernel, OpError> {
-    let (ta, tb) = transposed(s.attrs)?;
-    let (a, y) = (s.dims(0)?, s.out_dims(0)?);
-    let (m, n, k) = (y[0], y[1], if ta { a[0] } else { a[1] });
-    let (lda, ldb) = (if ta { m } else { k }, if tb { k } else { n });
-    let (alpha, beta) = (s.attrs.float_or("alpha", 1.0)?, s.attrs.float_or("beta", 1.0)?);
+    let Sizes { shape: [m, n, k], transposed: (ta, tb), leading: [lda, ldb], alpha, beta, bias } =
+        Sizes::new(s)?;
     let (alpha, beta) = (T::from_f64(alpha), T::from_f64(beta));
-    // Strides of the bias over rows and columns, 0 where it broadcasts.
-    let bias = match s.opt_input(2).filter(|_| beta != T::ZERO) {
-        None => None,
-        Some(_) => {
-            let c = s.dims(2)?;
-            let (rows, cols) = (if c.len() == 2 { c[0] } else { 1 }, c.last().copied().unwrap_or(1));
-            Some((if rows == 1 { 0 } else { cols }, usize::from(cols != 1)))
-        }
-    };
     Ok(Box::new(move |io| {
         let (a, b) = (shared(io.input::<T>(0)), shared(io.input::<T>(1)));
         let y = par::Shared(io.output_ptr::<T>(0).0);

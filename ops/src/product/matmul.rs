@@ -1,10 +1,17 @@
 //! MatMul: products over the last two axes, batched over the others.
 
-use super::gemm::{Mat, multiply_batch, shared};
+use super::{
+    gemm::{Mat, multiply_batch, shared},
+    tiles::Tiles,
+};
 use crate::{
-    Builder, OpDef, OpError, Signature, Work,
+    Builder, Facts, OpDef, OpError, Signature, Work,
     case::Case,
-    cpu::{CpuKernel, Float, par},
+    cpu::{
+        CpuKernel, Float,
+        half::{Stored, is_half},
+        par,
+    },
     elementwise::binary::{Wrapping, broadcast},
     export::Export,
     grad::GradCx,
@@ -83,11 +90,21 @@ impl OpDef for MatMul {
         Work { flops: product().unwrap_or(0), bytes: s.io_bytes(), product: true }
     }
 
+    fn facts(&self, s: &Signature<'_>) -> Facts {
+        let halves = s.opt_input(0).is_some_and(|t| is_half(t.dtype));
+        match Plan::new(s) {
+            Ok(p) if halves => Facts::with_workspace(Tiles::new(p.batch, p.shape).workspace()),
+            _ => Facts::default(),
+        }
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let plan = Plan::new(s)?;
         match s.input(0)?.dtype {
             DType::F32 => Ok(float_kernel::<f32>(plan)),
             DType::F64 => Ok(float_kernel::<f64>(plan)),
+            DType::F16 => Ok(half_kernel::<half::f16>(plan)),
+            DType::BF16 => Ok(half_kernel::<half::bf16>(plan)),
             DType::I32 => Ok(int_kernel::<i32>(plan)),
             DType::I64 => Ok(int_kernel::<i64>(plan)),
             DType::U32 => Ok(int_kernel::<u32>(plan)),
@@ -291,6 +308,27 @@ fn float_kernel<T: Float>(p: Plan) -> CpuKernel {
         };
         // SAFETY: every matrix lies inside its tensor by construction of the plan; outputs are disjoint.
         unsafe { multiply_batch(p.batch, p.shape, T::ONE, T::ZERO, at, |_, _| {}) };
+        Ok(())
+    })
+}
+
+fn half_kernel<S: Stored<Work = f32>>(p: Plan) -> CpuKernel {
+    let tiles = Tiles::new(p.batch, p.shape);
+    Box::new(move |io| {
+        let (a, b) = (shared(io.input::<S>(0)), shared(io.input::<S>(1)));
+        let y = par::Shared(io.output::<S>(0).as_mut_ptr());
+        let ([m, n, k], [lda, ldb]) = (p.shape, p.leading());
+        let at = |i: usize| {
+            let (a, b, y) = (&a, &b, &y);
+            let [ia, ib] = p.operands(i);
+            (
+                Mat::new(a.0.wrapping_add(ia * m * k), lda, p.ta),
+                Mat::new(b.0.wrapping_add(ib * k * n), ldb, p.tb),
+                Mat::rows(y.0.wrapping_add(i * m * n), n),
+            )
+        };
+        // SAFETY: every matrix lies inside its tensor by construction of the plan; outputs are disjoint.
+        unsafe { tiles.multiply(1.0, at, None, io.workspace::<f32>()) };
         Ok(())
     })
 }

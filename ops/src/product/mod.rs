@@ -14,4 +14,5 @@ pub mod matmul;
 mod panel;
 #[cfg(test)]
 mod tests;
+mod tiles;
 pub(crate) mod window;
