@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::case_of;
+use common::{case_of, form};
 use cuda::{
     Unit,
     nvrtc::{Nvrtc, Output},
@@ -11,7 +11,7 @@ use cuda::{
 use graph::DType;
 use ops::OPS;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{
         Mutex,
@@ -137,17 +137,40 @@ fn every_source_compiles_for_the_architectures_between() {
     assert!(compile_all(&nvrtc, &units, &[86, 89]) >= 2 * units.len());
 }
 
+/// Kernels on 16-bit floats: one unit of every form, float16 on the oldest and the newest architecture, bfloat16 where it begins and on the
+/// newest; elsewhere and in other functions the arithmetic is that of float32.
+#[test]
+fn kernels_on_halves_compile() {
+    let Some(nvrtc) = nvrtc() else { return };
+    for (dtype, architectures) in [(DType::F16, [75, 120]), (DType::BF16, [80, 120])] {
+        let (mut seen, mut units) = (BTreeSet::new(), BTreeMap::new());
+        for op in OPS {
+            let given = op.cases().into_iter().filter_map(|c| case_of(*op, &c, dtype, 1).ok());
+            for launch in given.flat_map(|g| g.launches(*op)) {
+                let halves = launch.defines.iter().any(|(_, v)| v == ops::cuda::dtype_name(dtype));
+                if halves && seen.insert(form(&launch)) {
+                    units.entry(current(&launch)).or_insert_with(|| op.name());
+                }
+            }
+        }
+        let units: Vec<(Unit, &str)> = units.into_iter().collect();
+        assert!(units.len() > 40, "{} units", units.len());
+        compile_all(&nvrtc, &units, &architectures);
+    }
+}
+
 /// Kernels that move whole tensors do so 16 bytes at a time.
 #[test]
 fn bulk_kernels_access_16_bytes() {
     let Some(nvrtc) = nvrtc() else { return };
-    let find_unit = |op: &str| {
+    let find_unit = |op: &str, dtype: DType| {
         let op = ops::find(op).unwrap();
-        let given = case_of(op, &op.cases()[0], DType::F32, 1).unwrap();
+        let given = case_of(op, &op.cases()[0], dtype, 1).unwrap();
         current(&given.launches(op)[0])
     };
-    for op in ["Add", "Relu", "Fill"] {
-        let unit = find_unit(op);
+    let all = ["Add", "Relu", "Fill"].map(|op| (op, DType::F32)).into_iter();
+    for (op, dtype) in all.chain([("Add", DType::F16), ("Relu", DType::BF16)]) {
+        let unit = find_unit(op, dtype);
         let ptx = nvrtc.compile(&unit, 80, Output::Ptx).unwrap();
         let text = String::from_utf8_lossy(&ptx.bytes).into_owned();
         assert!(

@@ -7,6 +7,8 @@ use compiler::{
     pipeline::Budget,
 };
 use cuda::profile::{DeviceFigures, Reached, of_device, target};
+use graph::Graph;
+use ops::{Signature, cuda::on_architecture};
 use plan::Rates;
 
 /// Kinds of devices.
@@ -81,6 +83,27 @@ impl DeviceArgs {
         Ok(CostModel { context_bytes: Some(figures.context), ..CostModel::estimated(rates(&figures)) })
     }
 
+    /// Refuses the first node that kernels for the device cannot run, where it is known which device that is.
+    pub fn check<'g>(
+        &self,
+        graphs: impl IntoIterator<Item = &'g Graph>,
+        costs: &CostModel,
+    ) -> Result<(), CliError> {
+        let figures = match (self.device, &self.target) {
+            (Kind::Cpu, _) => None,
+            (Kind::Cuda, Some(name)) => target(name).ok(),
+            (Kind::Cuda, None) => of_device(&costs.profile.name),
+        };
+        let Some(figures) = figures else { return Ok(()) };
+        for g in graphs {
+            for node in &g.nodes {
+                on_architecture(&Signature::of(g, node), figures.architecture)
+                    .map_err(|e| CliError::usage(format!("{} ({}): {e}", node.name, node.op)))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Budgets of the arena: what is given, without the context where it is to be included. Shares are of the arena's keep-all.
     pub fn arena_budgets(
         &self,
@@ -123,4 +146,32 @@ pub fn opened(name: &str) -> DeviceProfile {
         launch_ns,
     };
     of_device(name).map_or(unknown, |f| DeviceProfile { name: name.to_owned(), ..rates(&f) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use graph::{Attrs, DType, InputRole, TensorType};
+
+    /// A device without bfloat16 is known before there is one, by its figures or by what was measured on it.
+    #[test]
+    fn bfloat16_is_refused_where_the_device_has_none() {
+        let mut g = Graph::default();
+        let x = g.add_input("x".to_owned(), TensorType::new(DType::BF16, &[4]), InputRole::Data);
+        ops::Builder::new(&mut g).emit("Relu", Attrs::new(), &[Some(x)]).unwrap();
+        let costs = |name: &str| {
+            CostModel::estimated(DeviceProfile { name: name.to_owned(), ..DeviceProfile::cpu() })
+        };
+        let of = |target: Option<&str>, costs: &CostModel| {
+            let args =
+                DeviceArgs { device: Kind::Cuda, target: target.map(str::to_owned), ..DeviceArgs::default() };
+            args.check([&g], costs).map_err(|e| e.message)
+        };
+        for e in [of(Some("t4"), &costs("any")), of(None, &costs("Tesla T4"))] {
+            let e = e.unwrap_err();
+            assert!(e.contains("Relu") && e.contains("bfloat16") && e.contains("float16"), "{e}");
+        }
+        assert_eq!(of(Some("a100"), &costs("any")), Ok(()));
+        assert_eq!(of(None, &costs("simulated device")), Ok(()));
+    }
 }

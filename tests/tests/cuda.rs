@@ -2,13 +2,15 @@
 //! proved to be ordered. Faults that are planted in it are found.
 
 use cuda::sim::{Fault, HostCompiler, Sim};
+use graph::{Attrs, DType, Graph, InputRole, TensorType};
 use onnx_models::{Common, Transformer};
-use plan::{Device, Place, Plan, Step};
+use ops::Builder;
+use plan::{Device, Place, Plan, ProgramKind, Step};
 use rewrite::Level;
-use runtime::{CpuDevice, CudaDevice, Device as _, RunOptions, resolve};
-use std::collections::BTreeSet;
+use runtime::{CpuDevice, CudaDevice, Device as _, LoadOptions, RunOptions, Session, StepInputs, resolve};
+use std::collections::{BTreeMap, BTreeSet};
 use tests::{
-    data,
+    Weights, data,
     on_cuda::{Model, compiler, plans, simulated},
 };
 
@@ -190,6 +192,34 @@ fn errors_of_every_driver_call_are_sentences() {
     }
     assert!(failed > 50, "only {failed} calls");
     assert_eq!(first_error(&m, &plan, Sim::new(MEMORY), compiler().unwrap()), None);
+}
+
+/// A program of 16-bit floats runs, and a device without bfloat16 refuses it by node and operator.
+#[test]
+fn bfloat16_runs_where_the_device_has_it() {
+    let Some(_) = compiler() else { return };
+    let mut g = Graph::default();
+    let x = g.add_input("x".to_owned(), TensorType::new(DType::F32, &[3]), InputRole::Data);
+    let mut b = Builder::new(&mut g);
+    let half = b.emit("Cast", Attrs::new().with("to", DType::BF16), &[Some(x)]).unwrap()[0];
+    let kept = b.emit("Relu", Attrs::new(), &[Some(half)]).unwrap()[0];
+    let y = b.emit("Cast", Attrs::new().with("to", DType::F32), &[Some(kept)]).unwrap()[0];
+    g.outputs.push(y);
+    let plan = plans(&[(ProgramKind::Infer, g)], Device::Cuda, &[1.0]).unwrap().remove(0);
+    let none = BTreeMap::new();
+    let load = |sim: Sim| {
+        let device = simulated(sim, compiler().unwrap());
+        Session::load(plan.clone(), device, &mut Weights(&none), LoadOptions::default())
+    };
+    let e = load(Sim::new(MEMORY).of_architecture(75)).err().unwrap().to_string();
+    assert!(e.contains("Cast") && e.contains("bfloat16 before CUDA architecture 80 (this is 75)"), "{e}");
+    let mut session = load(Sim::new(MEMORY)).unwrap();
+    // 257 lies in the middle between two numbers, of which 256 is even.
+    let data: Vec<u8> = [-1.5f32, 257.0, 3.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let inputs = StepInputs { data: &[("x", &data)], ..StepInputs::default() };
+    let out = session.run(0, &inputs, RunOptions::default()).unwrap();
+    let expected: Vec<u8> = [0.0f32, 256.0, 3.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    assert_eq!(out.outputs[0].2, expected);
 }
 
 #[test]

@@ -94,6 +94,13 @@ impl Sim {
         }
     }
 
+    /// As if it were of this architecture (`10 * major + minor`); kernels run the same.
+    #[must_use]
+    pub fn of_architecture(mut self, architecture: u32) -> Sim {
+        self.info.architecture = architecture;
+        self
+    }
+
     /// Plants a fault.
     #[must_use]
     pub fn with(mut self, fault: Fault) -> Sim {

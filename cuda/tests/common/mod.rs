@@ -40,3 +40,11 @@ pub fn cast(l: &Literal, to: DType) -> Literal {
     let given = Given::new(op, Attrs::new().with("to", to), vec![Some(l.clone())]).unwrap();
     given.on_cpu(op).unwrap().swap_remove(0)
 }
+
+/// What tells a launch's kernel from others of its source by more than the function that it applies or the types that it reads: operators
+/// of one form differ in one line, and one of them stands for all.
+pub fn form(launch: &ops::cuda::Launch) -> (&'static str, Vec<(&'static str, String)>, &'static str) {
+    let of_form = |name: &str| !["F", "R", "T", "TA", "TB", "TC", "TY", "K", "L"].contains(&name);
+    let defines = launch.defines.iter().filter(|(n, _)| of_form(n)).cloned().collect();
+    (launch.source.name, defines, launch.entry)
+}

@@ -151,6 +151,7 @@ fn load_for(args: &ModelArgs, device: &DeviceArgs, global: Global) -> Result<Mod
             (--dim NAME=N,N,.. or NAME<=N), one program each";
         return Err(CliError::usage(format!("{}: {what}", model.name)));
     }
+    device.check(model.parts.iter().map(|p| &p.graph), &model.costs)?;
     Ok(model)
 }
 

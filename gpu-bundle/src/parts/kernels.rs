@@ -54,8 +54,12 @@ fn operator(
     }
     let Some((driver, compiler)) = opened else { return Err("no device".to_owned()) };
     let (mut compared, mut differ) = (0, Vec::new());
+    let mut types = vec![DType::F32, DType::F64, DType::F16];
+    if driver.device().architecture >= 80 {
+        types.push(DType::BF16);
+    }
     for (k, case) in op.cases().iter().enumerate() {
-        for dtype in [DType::F32, DType::F64] {
+        for dtype in types.iter().copied() {
             if clock.left().is_zero() {
                 return Ok(Outcome::OutOfTime);
             }

@@ -8,6 +8,7 @@ pub(crate) mod launch;
 mod registry;
 
 use crate::{OpError, Signature};
+use graph::DType;
 pub use launch::{Arg, BLOCK, Kernels, Launch, Source, dtype_name, width_name};
 pub(crate) use launch::{Builder, blocks_for, source};
 pub use registry::{CudaRegistry, registry};
@@ -55,6 +56,17 @@ pub(crate) fn kernels(op: &str, s: &Signature<'_>) -> Result<Kernels, OpError> {
         Some(plan) => plan(s),
         None => Err(OpError::unsupported(format!("{op} has no CUDA kernel yet"))),
     }
+}
+
+/// Refuses a node that kernels for an architecture (`10 * major + minor`) cannot run.
+pub fn on_architecture(s: &Signature<'_>, architecture: u32) -> Result<(), OpError> {
+    let mut types = s.inputs.iter().copied().flatten().chain(s.outputs.iter().copied());
+    if architecture < 80 && types.any(|t| t.dtype == DType::BF16) {
+        let what =
+            format!("bfloat16 before CUDA architecture 80 (this is {architecture}): use float16 or float32");
+        return Err(OpError::unsupported(what));
+    }
+    Ok(())
 }
 
 /// What a kernel that failed says of its data, from the status it leaves: code, position and value.

@@ -87,6 +87,16 @@ fn apply(
     Ok(b.done())
 }
 
+/// A launch that converts `n` elements between types, as a step of another operator's kernels.
+pub(crate) fn convert(b: &mut Builder, from: (Arg, &str), to: (Arg, &str), n: u64) -> Result<(), OpError> {
+    b.source(source!("elementwise/elementwise.cu"));
+    b.define("F", "Cast").define("ARITY", 1).define("TY", to.1).define("TA", from.1);
+    let steps = [1, 0, 0].map(Arg::I32);
+    let args =
+        [vec![from.0, to.0, Arg::Index(n as i64)], steps.to_vec(), vec![Arg::Params([0.0; 3])]].concat();
+    b.over("flat", n, args)
+}
+
 fn named(s: &Signature<'_>, f: &str, inputs: usize, params: [f64; 3]) -> Result<Kernels, OpError> {
     let types: Vec<(usize, &str)> = (0..inputs)
         .map(|i| Ok::<_, OpError>((i, dtype_name(s.input(i)?.dtype))))

@@ -92,7 +92,8 @@ dev W combine(W a, W b) {
 #endif
 }
 
-KERNEL(combine_all, const K *indices, const T *values, T *y, I parts, TARGET) {
+// y has the type that arithmetic is done in.
+KERNEL(combine_all, const K *indices, const T *values, W *y, I parts, TARGET) {
     Target t = MAKE;
     I each = (rows + parts - 1) / parts;
     for (I g = thread_index(); g < lines * parts; g += thread_count()) {
@@ -103,7 +104,7 @@ KERNEL(combine_all, const K *indices, const T *values, T *y, I parts, TARGET) {
                 continue;
             I p = t.place(write);
             if (p >= first && p < first + each)
-                y[write] = down<T>(combine(up(y[write]), up(values[read])));
+                y[write] = combine(y[write], up(values[read]));
         }
     }
 }

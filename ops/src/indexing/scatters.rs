@@ -3,8 +3,9 @@
 use super::{Reduction, elements::Lines, index_input, nd::Rows};
 use crate::{
     OpError, Signature,
-    cuda::launch::parts_of,
+    cuda::launch::{parts_of, wide_size},
     cuda::{Arg, Builder, Kernels, dtype_name, source, width_name},
+    elementwise::cuda::convert,
 };
 
 fn index(v: usize) -> Arg {
@@ -63,10 +64,21 @@ fn put(s: &Signature<'_>, b: &mut Builder, t: &Target, values: usize, how: Reduc
     };
     let (keys, y) = (Arg::Input(1), Arg::Output(0));
     if combine != 0 {
+        // 16-bit floats are added up in float32: many small updates of a place would each be rounded away.
+        let wide = if wide_size(dtype) > dtype.size() {
+            Some(b.workspace(all as u64 * wide_size(dtype)))
+        } else {
+            None
+        };
+        let sums = wide.clone().unwrap_or(y.clone());
+        if wide.is_some() {
+            convert(b, (y.clone(), element), (sums.clone(), "f32"), all as u64)?;
+        }
         define(b);
         let parts = parts_of(t.lines, t.rows);
-        let args = [vec![keys, Arg::Input(values), y, index(parts)], t.args()?].concat();
-        return b.over("combine_all", (t.lines * parts) as u64, args);
+        let args = [vec![keys, Arg::Input(values), sums.clone(), index(parts)], t.args()?].concat();
+        b.over("combine_all", (t.lines * parts) as u64, args)?;
+        return if wide.is_some() { convert(b, (sums, "f32"), (y, element), all as u64) } else { Ok(()) };
     }
     let size = if b.wide() { 8 } else { 4 };
     let owners = b.workspace(all as u64 * size);

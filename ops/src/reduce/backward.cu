@@ -20,20 +20,21 @@ KERNEL(extreme, const T *x, const T *y, const T *dy, T *dx, I outputs, I count, 
     }
 }
 
-// A thread for each output: the products of the elements before each one, then times those after it; right for zeros too.
-KERNEL(product, const T *x, const T *dy, T *dx, I outputs, I count, i32 kept_rank, Dims kept, Dims kept_strides, i32 rank, Dims extents,
-       Dims strides) {
+// A thread for each output: the products of the elements before each one, then times those after it; right for zeros too. `products` holds
+// the former, and may be dx.
+KERNEL(product, const T *x, const T *dy, T *dx, W *products, I outputs, I count, i32 kept_rank, Dims kept, Dims kept_strides, i32 rank,
+       Dims extents, Dims strides) {
     for (I o = thread_index(); o < outputs; o += thread_count()) {
         I at = offset_of(o, kept_rank, kept, kept_strides);
         f64 before = 1, after = (f64)up(dy[o]);
         for (I i = 0; i < count; i++) {
             I e = at + offset_of(i, rank, extents, strides);
-            dx[e] = down<T>(before);
+            products[e] = (W)before;
             before *= (f64)up(x[e]);
         }
         for (I i = count; i-- > 0;) {
             I e = at + offset_of(i, rank, extents, strides);
-            dx[e] = down<T>((f64)up(dx[e]) * after);
+            dx[e] = down<T>((f64)products[e] * after);
             after *= (f64)up(x[e]);
         }
     }

@@ -142,7 +142,16 @@ fn backward(s: &Signature<'_>, extreme: bool) -> Result<Kernels, OpError> {
     match extreme {
         _ if count == 0 => {}
         true => b.launch("extreme", outputs.min(1 << 20), block_of(count), args)?,
-        false => b.over("product", outputs, args)?,
+        false => {
+            // Products of 16-bit floats are kept in float32 until they are whole.
+            let dtype = s.input(0)?.dtype;
+            let narrow = wide_size(dtype) > dtype.size();
+            let all: usize = s.dims(0)?.iter().product();
+            let before = if narrow { b.workspace(all as u64 * wide_size(dtype)) } else { Arg::Output(0) };
+            let at = s.inputs.len() + 1;
+            let args = [&args[..at], &[before], &args[at..]].concat();
+            b.over("product", outputs, args)?;
+        }
     }
     Ok(b.done())
 }

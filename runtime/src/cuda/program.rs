@@ -8,7 +8,10 @@ use crate::{
 };
 use cuda::{Access, Function, GraphExec, Places, Read, Status, Tag, Write, encode};
 use graph::{Graph, OpFacts, ValueId};
-use ops::{Signature, cuda::CudaRegistry};
+use ops::{
+    Signature,
+    cuda::{CudaRegistry, on_architecture},
+};
 use std::{collections::BTreeMap, time::Instant};
 
 /// What the host has written, and every version of a state.
@@ -60,6 +63,7 @@ impl Program {
         calls: &[Call],
     ) -> Result<Program, RuntimeError> {
         let status = device.arena()?.status();
+        let architecture = device.driver.get_mut().device().architecture;
         let mut program = Program {
             status,
             total_calls: calls.len(),
@@ -114,7 +118,9 @@ impl Program {
                 access.writes.push(Write { at: places.workspace, len: r.len, tag: SCRATCH });
             }
             let op = ops::find(&node.op).ok_or_else(|| refuse("this runtime does not know it".to_owned()))?;
-            let kernels = op.cuda(&Signature::of(graph, node)).map_err(|e| refuse(e.to_string()))?;
+            let signature = Signature::of(graph, node);
+            on_architecture(&signature, architecture).map_err(|e| refuse(e.to_string()))?;
+            let kernels = op.cuda(&signature).map_err(|e| refuse(e.to_string()))?;
             let mut launches = Vec::new();
             for launch in &kernels.launches {
                 launches.push(Prepared {
