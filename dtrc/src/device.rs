@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn bfloat16_is_refused_where_the_device_has_none() {
         let mut g = Graph::default();
-        let x = g.add_input("x".to_owned(), TensorType::new(DType::BF16, &[4i64][..]), InputRole::Data);
+        let x = g.add_input("x".to_owned(), TensorType::new(DType::BF16, &[4usize][..]), InputRole::Data);
         ops::Builder::new(&mut g).emit("Relu", Attrs::new(), &[Some(x)]).unwrap();
         let costs = |name: &str| {
             CostModel::estimated(DeviceProfile { name: name.to_owned(), ..DeviceProfile::cpu() })
