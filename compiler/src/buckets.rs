@@ -99,7 +99,7 @@ pub fn forward(request: &Request<'_>, guard: &Guard) -> Result<Graph, CompileErr
 }
 
 fn at(template: &Template, sizes: &Bindings) -> Result<Graph, trace::TraceError> {
-    let limits = Limits { nodes: MAX_NODES };
+    let limits = Limits::new(MAX_NODES);
     template.recipe.forward(sizes, limits, &mut NoOracle).map(|(forward, _)| forward)
 }
 

@@ -229,8 +229,9 @@ fn bounds_size_the_pool_of_what_data_decide() {
         let file = root.join("small").join(format!("{name}.ts_dyn.onnx")).display().to_string();
         let io = root.join("reference").join(format!("{name}.io.npz")).display().to_string();
         let compile = |dims: &[&str], more: &[&str]| {
-            let head = ["--json", "compile", &file, "--loss", "cross-entropy", "--budget", "1M", "-o", &plan];
-            let out = dtrc(&[&head[..], dims, more].concat()).ok();
+            let budget: &[&str] = if dims.contains(&"--budget") { &[] } else { &["--budget", "1M"] };
+            let head = ["--json", "compile", &file, "--loss", "cross-entropy", "-o", &plan];
+            let out = dtrc(&[&head[..], budget, dims, more].concat()).ok();
             (out.objects()[0]["arena_bytes"].as_u64().unwrap(), out.stderr)
         };
         let train = || {
@@ -245,6 +246,9 @@ fn bounds_size_the_pool_of_what_data_decide() {
         assert!(small < large && large < whole, "{name}: {small} {large} {whole}");
         assert!(noted.contains(ways), "{noted}");
         assert_eq!(train(), free, "{name}");
+        // One program for several budgets.
+        let (arena, noted) = compile(&["--budget", "512K,64K", "--dim", "batch<=64"], &[]);
+        assert!(arena == large && noted.contains("runs in any of the budgets"), "{arena}: {noted}");
         // What is said stands above what follows.
         let (given, noted) = compile(&["--dim", "batch<=64"], &["--dynamic-pool", "512K"]);
         assert!(given > large && !noted.contains("ways"), "{name}: {given}: {noted}");

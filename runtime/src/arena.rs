@@ -74,19 +74,21 @@ impl Arena {
 }
 
 impl Arena {
-    /// Gives whole pages from byte `from` on back to the system; they are zero when they are touched again.
-    pub(crate) fn release(&mut self, from: u64) -> Result<(), RuntimeError> {
+    /// Gives whole pages between bytes `from` and `to` back to the system; they are zero when they are touched again.
+    pub(crate) fn release(&mut self, from: u64, to: u64) -> Result<(), RuntimeError> {
         // SAFETY: asks for a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(0).max(1);
         let from = usize::try_from(from).unwrap_or(usize::MAX).checked_next_multiple_of(page);
-        let Some(from) = from.filter(|f| *f < self.bytes) else { return Ok(()) };
+        // The last page of the mapping is whole, whatever the arena has of it.
+        let to = usize::try_from(to).unwrap_or(usize::MAX);
+        let to = if to < self.bytes { to - to % page } else { self.bytes };
+        let Some(from) = from.filter(|f| *f < to) else { return Ok(()) };
         // SAFETY: within the mapping and page aligned; `&mut self` says that nobody reads there.
-        let done =
-            unsafe { libc::madvise(self.base.add(from).cast(), self.bytes - from, libc::MADV_DONTNEED) };
+        let done = unsafe { libc::madvise(self.base.add(from).cast(), to - from, libc::MADV_DONTNEED) };
         if done != 0 {
             let error = std::io::Error::last_os_error();
-            return Err(RuntimeError::Allocate { bytes: (self.bytes - from) as u64, error });
+            return Err(RuntimeError::Allocate { bytes: (to - from) as u64, error });
         }
         Ok(())
     }

@@ -129,7 +129,7 @@ impl Device for CpuDevice {
     }
 
     fn release(&mut self, from: u64) -> Result<(), RuntimeError> {
-        self.arena.as_mut().ok_or_else(no_arena)?.release(from)
+        self.arena.as_mut().ok_or_else(no_arena)?.release(from, u64::MAX)
     }
 
     fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
@@ -238,6 +238,12 @@ impl Eager for EagerCpu<'_> {
         let both = memory.bytes_mut(low, distance + len);
         let (from, to) = if from <= to { (0, distance) } else { (distance, 0) };
         both.copy_within(from as usize..(from + len) as usize, to as usize);
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) {
+        let (memory, offset) = self.memory_mut(offset);
+        // Where it fails the pages stay.
+        let _ = memory.release(offset, offset.saturating_add(len));
     }
 }
 

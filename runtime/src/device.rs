@@ -77,6 +77,11 @@ pub trait Eager: Send {
 
     /// Copies within the arena; the ranges may overlap.
     fn shift(&mut self, from: u64, to: u64, len: u64);
+
+    /// What lies there is not needed: whole pages may go back to the system, and have any contents afterwards.
+    fn discard(&mut self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
 }
 
 /// What is done with a device call by call.

@@ -223,7 +223,7 @@ fn instance(
 ) -> Result<Result<Ready, String>, RuntimeError> {
     let planned = &plan.programs[index];
     let made = || -> Result<(Program, Vec<(usize, Literal)>), String> {
-        let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut NoOracle);
+        let walked = recipe.forward(bindings, Limits::new(MAX_NODES), &mut NoOracle);
         let (forward, _) = walked.map_err(|e| e.to_string())?;
         let graph = recipe.program(planned.kind, &forward).map_err(|e| e.to_string())?;
         let states: BTreeSet<&str> = planned.graph.states.iter().map(|s| &*s.name).collect();

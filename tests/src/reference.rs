@@ -124,8 +124,7 @@ impl trace::Oracle for Interpreted<'_> {
 /// A model with control flow, made straight for these inputs.
 fn walked(path: &Path, options: &import::Options, io: &BTreeMap<String, Literal>) -> Imported {
     let open = import::import_open(path, options).unwrap_or_else(|e| panic!("{e}"));
-    let how =
-        trace::Options { modes: options.ops, limits: trace::Limits { nodes: 1 << 20 }, new_weights: false };
+    let how = trace::Options { modes: options.ops, limits: trace::Limits::new(1 << 20), new_weights: false };
     let mut graph = Graph::default();
     let mut oracle = Interpreted { weights: &open.weights, io };
     trace::walk(&open.source, &graph::Bindings::new(), how, &mut graph, &mut oracle)

@@ -3,13 +3,13 @@
 //! One test, alone in its process, whose memory it measures.
 
 use onnx_models::{Common, ModelProto, Springs};
-use onnx_protobuf::{GraphProto, NodeProto};
+use onnx_protobuf::{GraphProto, NodeProto, TensorProto};
 use tests::written::{Array, floats, session, step};
 
 /// More iterations than anybody waits for.
 const TRIPS: i64 = 1 << 40;
-/// What a refused step may add to the process: the limit is a million nodes, not a million times any size.
-const MEMORY: u64 = 2 << 30;
+/// What a refused step may add to the process: some 2 KB for each of the nodes that data may decide on in a small arena.
+const MEMORY: u64 = 512 << 20;
 
 fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
@@ -62,6 +62,17 @@ fn loops_without_end_are_refused() {
         );
     });
     let working = springs(|_| {});
+    // Data decide after every step, and never decide to end.
+    let mut deciding = springs(|body| {
+        body.node.retain(|n| n.output != ["go_next"]);
+        body.node.push(node("ReduceMax", &["x"], "far"));
+        body.node.push(node("Equal", &["far", "far"], "same"));
+        body.node.push(node("Squeeze", &["same"], "go_next"));
+    });
+    let graph = deciding.graph.as_mut().unwrap();
+    let yes = TensorProto { name: "yes".into(), data_type: 9, raw_data: vec![1], ..TensorProto::default() };
+    graph.initializer.push(yes);
+    graph.node.iter_mut().find(|n| n.op_type == "Loop").unwrap().input[1] = "yes".into();
     let data: Vec<Array> = vec![("target", vec![1, 4], floats(4, 1))];
     let before = most_resident();
     for (name, model) in [("idle", idle), ("empty", empty), ("growing", growing), ("working", working)] {
@@ -75,6 +86,9 @@ fn loops_without_end_are_refused() {
         println!("{name}: {:?}, {:?} bytes: {e}", start.elapsed(), most_resident());
         assert!(e.contains("with its loops unrolled") && !e.contains('\n'), "{name}: {e}");
     }
+    let mut s = session(&deciding, 1 << 24);
+    let e = step(&mut s, &data, 1).unwrap_err();
+    assert!(e.contains("still going on after") && e.contains("a larger budget") && !e.contains('\n'), "{e}");
     let (Some(before), Some(after)) = (before, most_resident()) else { return };
     assert!(after <= before + MEMORY, "{before} bytes before, {after} after");
 }

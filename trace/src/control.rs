@@ -92,9 +92,17 @@ impl<'s> Walk<'s, '_, '_> {
             )
         })?;
         let mut collected: Vec<Vec<ValueId>> = vec![Vec::new(); scans];
+        // Nothing ends it before: what is too long need not be walked.
+        if !conditional {
+            let all = usize::try_from(most.max(0)).unwrap_or(usize::MAX);
+            self.fits(node, all.saturating_mul(body.nodes.len().saturating_add(1)))?;
+        }
         let mut i = 0i64;
         while i < most && go {
             self.walk_on(node, 1)?;
+            if conditional {
+                self.go_on(node)?;
+            }
             self.b.set_scope(&*node.name);
             let ints = |n: i64| Literal::ints(&[n]).reshaped(Vec::new());
             let number = ints(i).map_err(|e| wrong(node, e.to_string()))?;

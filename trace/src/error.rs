@@ -41,6 +41,15 @@ pub enum TraceErrorKind {
         /// The limit.
         nodes: usize,
     },
+    /// Data let its loops go on for too long.
+    #[error(
+        "still going on after {nodes} nodes: a loop whose end data decide may have so many in this much memory; give a larger budget, or a \
+         trip count"
+    )]
+    Endless {
+        /// The limit.
+        nodes: usize,
+    },
     /// The value that decides could not be computed.
     #[error("{0}")]
     Oracle(String),

@@ -26,6 +26,15 @@ pub struct Limits {
     /// Most nodes of a graph whose loops are unrolled; a program without loops may have more. As many nodes of bodies are walked, and as
     /// many iterations begun, at most: what makes no nodes may repeat itself for ever, too.
     pub nodes: usize,
+    /// Most nodes of bodies that are walked before an iteration of which data decide whether it runs.
+    pub open: usize,
+}
+
+impl Limits {
+    /// So many nodes, whoever decides.
+    pub fn new(nodes: usize) -> Limits {
+        Limits { nodes, open: nodes }
+    }
 }
 
 /// How a program is walked.
@@ -231,11 +240,24 @@ impl<'s> Walk<'s, '_, '_> {
 
     /// Counts work that is worth so many nodes of a body.
     pub(crate) fn walk_on(&mut self, node: &SourceNode, nodes: usize) -> Result<(), TraceError> {
-        self.walked = self.walked.saturating_add(nodes);
-        if self.walked > self.options.limits.nodes {
-            return Err(at(node, TraceErrorKind::TooLong { nodes: self.options.limits.nodes }));
+        self.fits(node, nodes)?;
+        self.walked += nodes;
+        Ok(())
+    }
+
+    /// Whether so many nodes of bodies may follow.
+    pub(crate) fn fits(&self, node: &SourceNode, nodes: usize) -> Result<(), TraceError> {
+        let most = self.options.limits.nodes;
+        if self.walked.saturating_add(nodes) > most {
+            return Err(at(node, TraceErrorKind::TooLong { nodes: most }));
         }
         Ok(())
+    }
+
+    /// Refuses to go on where data decide and have decided too often.
+    pub(crate) fn go_on(&self, node: &SourceNode) -> Result<(), TraceError> {
+        let most = self.options.limits.open;
+        if self.walked > most { Err(at(node, TraceErrorKind::Endless { nodes: most })) } else { Ok(()) }
     }
 
     /// Runs the rule of a node; where it misses the elements of a value that the oracle can compute, again with them.

@@ -208,7 +208,7 @@ fn unrolled(path: &Path, case: &Case) -> anyhow::Result<(Vec<(ProgramKind, Graph
     let plan = dynamic::plan(&request, 1 << 40, None)?;
     let info = plan.programs[0].dynamic.as_ref().ok_or_else(|| anyhow::anyhow!("the plan is static"))?;
     let recipe = Recipe::from_bytes(&info.recipe)?;
-    let limits = Limits { nodes: 1 << 20 };
+    let limits = Limits::new(1 << 20);
     let (forward, _) =
         recipe.forward(&Bindings::new(), limits, &mut Interpreted(&case.data, &open.weights))?;
     Ok((programs(&forward, Some(&chosen), None)?.0, plan.state_bytes))

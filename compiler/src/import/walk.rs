@@ -27,7 +27,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
     drop(proto);
     let fail = |kind| ImportError::file(&file, kind);
     let mut graph = Graph::default();
-    let how = trace::Options { modes: options.ops, limits: Limits { nodes: MAX_NODES }, new_weights: true };
+    let how = trace::Options { modes: options.ops, limits: Limits::new(MAX_NODES), new_weights: true };
     let traced =
         trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle).map_err(|e| from_trace(&file, e))?;
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
@@ -128,7 +128,9 @@ pub fn from_trace(file: &ModelSource, e: TraceError) -> ImportError {
         TraceErrorKind::Op(e) => ImportErrorKind::Op(e),
         TraceErrorKind::Dynamic { what, dims } => ImportErrorKind::Dynamic { what, dims },
         TraceErrorKind::Unsupported(what) => ImportErrorKind::Unsupported(what),
-        TraceErrorKind::TooLong { nodes } => ImportErrorKind::TooLong { nodes },
+        TraceErrorKind::TooLong { nodes } | TraceErrorKind::Endless { nodes } => {
+            ImportErrorKind::TooLong { nodes }
+        }
     };
     ImportError { file: file.name(), node: e.node, op: e.op, kind: Box::new(kind) }
 }

@@ -232,6 +232,10 @@ fn dynamic(
         );
         return Err(CliError::usage(what));
     };
+    if budgets.len() > 1 {
+        let what = "its program is made at every step and runs in any of the budgets: the plan has one of it, for the largest";
+        note(global.quiet, format!("{what}; train --follow-memory moves below it"));
+    }
     let planned = |pool| {
         compiler::dynamic::plan(request, budget, pool).map_err(|e| CliError::from(CompileError::Dynamic(e)))
     };

@@ -115,6 +115,9 @@ pub(crate) enum Asked {
 /// Elements of so few bytes are bookkeeping.
 const FREE_ROOM: u64 = 1 << 12;
 
+/// For so many bytes it is worth giving pages back.
+const MANY: u64 = 1 << 20;
+
 /// How a step was brought to its end.
 pub(crate) enum Done {
     /// It is still to be played.
@@ -586,6 +589,9 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.world.lend_record(bytes, of.map(|t| t.0), name);
         self.step(|m, w| m.compute(op, w))?;
         self.world.pool.lend(self.world.pool.lent() + align(bytes));
+        if bytes >= MANY {
+            self.world.discard();
+        }
         Ok(())
     }
 

@@ -12,16 +12,16 @@ use super::{
 use graph::Graph;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Steps of the search: the figure is within a 256th of the whole.
-const STEPS: u32 = 8;
+/// The pools that are tried: the figure is within 5 % of the least that does.
+const RUNGS_PER_OCTAVE: f64 = 16.0;
 
 /// A pool in which recomputation costs more than so many times the step is too small.
 pub(super) const REPEATS: u64 = 4;
 
-/// What a walk that did not come to its end may take beside the arena to come there, in bytes: as much as the pool that was too small, or
-/// what a process takes anyway, and never much.
-pub(super) fn beside(pool: u64) -> u64 {
-    pool.clamp(8 << 20, 64 << 20)
+/// What a walk that did not come to its end in a pool may take beside the arena to come there, in bytes, if that is more: what a process
+/// takes anyway, or some times the pool, and never much.
+pub(super) fn beside(pool: u64) -> Option<u64> {
+    Some(pool.saturating_mul(4).clamp(8 << 20, 64 << 20)).filter(|n| *n > pool)
 }
 
 /// The estimated time that it may take: a refusal should come soon.
@@ -102,21 +102,26 @@ impl Trial<'_> {
         Some(high)
     }
 
-    /// Bisects between `small` and what is used where there is no limit.
+    /// The lowest rung that does, by bisection over a ladder that does not depend on where one begins; `small` bytes do not.
     fn search(&mut self, small: u64) -> Option<u64> {
-        let mut high = self.roomy()?;
-        let mut low = small.min(high);
-        for _ in 0..STEPS {
-            let middle = plan::align(low + (high - low) / 2);
-            if middle >= high || middle <= low {
-                break;
-            }
-            if self.enough(middle).is_some() {
+        let roomy = self.roomy()?;
+        let rung = |k: u32| {
+            let bytes = plan::ALIGNMENT as f64 * (f64::from(k) / RUNGS_PER_OCTAVE).exp2();
+            plan::align(bytes as u64).min(roomy)
+        };
+        let (mut low, mut high) = (0, 0);
+        while rung(high) < roomy {
+            high += RUNGS_PER_OCTAVE as u32;
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let pool = rung(middle);
+            if pool > small && (pool == roomy || self.enough(pool).is_some()) {
                 high = middle;
             } else {
                 low = middle;
             }
         }
-        Some(high)
+        Some(rung(high))
     }
 }

@@ -35,6 +35,9 @@ use world::PoolWorld;
 
 /// Most nodes of a step: what a loop that never ends would reach.
 pub(crate) const MAX_NODES: usize = 1 << 20;
+/// Most of them where data decide how many there are and the arena is small, and what bytes of it make room for one more.
+const MAX_OPEN: usize = 1 << 17;
+const NODE_BYTES: u64 = 2048;
 /// Graphs that are kept for the sizes they were made for.
 const KEPT: usize = 8;
 
@@ -289,9 +292,12 @@ impl DynamicProgram {
             Origin::Recipe(recipe) => recipe,
             Origin::Graph(g) => return Ok(g.clone()),
         };
+        // A node takes some 2 KB beside the arena: a loop that only data end is not to take far more there than in it.
+        let open = usize::try_from(self.end() / NODE_BYTES).unwrap_or(MAX_NODES).clamp(MAX_OPEN, MAX_NODES);
+        let limits = Limits { nodes: MAX_NODES, open };
         let (forward, traced) = loop {
             let mut oracle = Running { e: &mut *e, failed: None };
-            let walked = recipe.forward(bindings, Limits { nodes: MAX_NODES }, &mut oracle);
+            let walked = recipe.forward(bindings, limits, &mut oracle);
             let failed = oracle.failed.take();
             match (walked, failed) {
                 (_, Some(_)) if e.outgrown() => e.renew()?,
@@ -327,9 +333,13 @@ impl DynamicProgram {
         mut known: Known,
         small: u64,
     ) -> Option<Least> {
-        if known.step.is_none() {
+        if let (None, Some(beside)) = (&known.step, least::beside(small)) {
             let mut whole = Known::default();
-            let beside = least::beside(small);
+            // What is left there of the step that failed is of no use.
+            let _ = device.eager(&mut |eager| {
+                eager.discard(self.pool.0, small);
+                Ok(())
+            });
             let walk = device.eager_beside(beside, &mut |eager, base| {
                 let world = PoolWorld::new(Some(eager), base, beside, false);
                 let mut e = Executor::new(world, &self.around, host, Infos::default(), least::REPEATS)?;

@@ -53,6 +53,11 @@ impl Pool {
         self.peak
     }
 
+    /// First byte and length of every hole.
+    pub fn holes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.holes.iter().map(|(at, len)| (*at, *len))
+    }
+
     /// The longest hole.
     pub fn largest_hole(&self) -> u64 {
         self.holes.values().copied().max().unwrap_or(0)

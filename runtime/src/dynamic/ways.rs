@@ -65,7 +65,7 @@ impl DynamicProgram {
         let mut answers: Option<Vec<bool>> = Some(Vec::new());
         while let Some(first) = answers {
             let mut guess = Guess::new(first);
-            let walked = recipe.forward(sizes, Limits { nodes: NODES }, &mut guess);
+            let walked = recipe.forward(sizes, Limits::new(NODES), &mut guess);
             match walked {
                 Ok((forward, traced)) => {
                     nodes += forward.nodes.len();
@@ -83,7 +83,9 @@ impl DynamicProgram {
                     pool = pool.max(own.ok_or("no step can be planned")?);
                 }
                 Err(e) => match e.kind {
-                    TraceErrorKind::Dynamic { .. } | TraceErrorKind::TooLong { .. } => {
+                    TraceErrorKind::Dynamic { .. }
+                    | TraceErrorKind::TooLong { .. }
+                    | TraceErrorKind::Endless { .. } => {
                         return Err(e.to_string());
                     }
                     // Conditions may hang together: what contradicts itself does not come.

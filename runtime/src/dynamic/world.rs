@@ -201,6 +201,13 @@ impl<'d> PoolWorld<'d> {
         });
     }
 
+    /// Gives pages where nothing lies back to the system.
+    pub(crate) fn discard(&mut self) {
+        if let Some(device) = self.device.as_deref_mut() {
+            self.pool.holes().for_each(|(at, len)| device.discard(self.base + at, len));
+        }
+    }
+
     /// Bytes that the op which was last asked about needs at once.
     pub(crate) fn needed(&self) -> u64 {
         self.wanted
