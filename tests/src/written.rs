@@ -34,6 +34,7 @@ pub fn session(model: &ModelProto, pool: u64) -> Session {
         clip_norm: None,
         accumulate: 1,
         trainable: chosen,
+        amp: None,
     };
     let rates = DeviceProfile::cpu();
     let request = dynamic::Request::new(&open, how.ops, Some(&train), &rates);
