@@ -254,6 +254,12 @@ fn template(
             g.add_state(name, ty, StateKind::Accumulator, Init::Zeros);
         }
     }
+    if train.amp.is_some_and(|a| a.scales()) {
+        use crate::train::{GOOD, SCALE, SKIPPED, initial_scale};
+        for (name, init) in [(SCALE, initial_scale()), (GOOD, Init::Zeros), (SKIPPED, Init::Zeros)] {
+            g.add_state(name, scalar(DType::F32), StateKind::Optimizer, init);
+        }
+    }
     let mut parameters = Vec::new();
     for s in &mut g.states {
         if train.trainable.iter().any(|n| **n == *s.name) {

@@ -10,5 +10,6 @@ pub mod import;
 pub mod lower;
 pub mod pipeline;
 pub mod planner;
+pub use trace::precision;
 pub use trace::train;
 pub mod variants;

@@ -15,7 +15,7 @@ use graph::{Graph, ValueId, VerifyError, verify};
 use ops::Registry;
 use plan::{Device, Plan, Program, ProgramKind, StateEntry, ValidateError, numerics, slot_bytes, validate};
 use rewrite::{Costs, Level, Report, RewriteError, Rewritten, Stage, rewrite};
-use trace::TraceError;
+use trace::{TraceError, precision};
 
 /// A budget as the user gives it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,8 +90,8 @@ pub struct RewrittenPrograms {
     pub reports: Vec<(ProgramKind, Report)>,
 }
 
-/// The programs of a plan: the training step (in parts, if gradients are accumulated) and, if `infer` is given, the inference program.
-/// Without `train` only the latter. Rewritten as far as no bit changes.
+/// The programs of a plan: the training step (in parts, if gradients are accumulated) and, if `infer` is given, the inference program, in
+/// the precision of training. Without `train` only the latter. Rewritten as far as no bit changes.
 pub fn programs(
     forward: &Graph,
     train: Option<&TrainOptions>,
@@ -137,7 +137,12 @@ pub fn rewritten_programs(
         let mut g = infer.pruned();
         g.states.iter_mut().for_each(|s| s.output = None);
         let g = verified("import for inference", g.pruned())?;
-        let before = rewritten(&g, level, Stage::Before, &[], costs)?;
+        let mut before = rewritten(&g, level, Stage::Before, &[], costs)?;
+        if let Some(amp) = train.and_then(|t| t.amp) {
+            precision::apply(&mut before.graph, amp).map_err(TrainError::Precision)?;
+            precision::merge_casts(&mut before.graph);
+            before.graph = verified("precision", before.graph.pruned())?;
+        }
         let done = rewritten(&before.graph, level, Stage::After, &[], costs)?;
         let mut report = before.report;
         report.extend(done.report);

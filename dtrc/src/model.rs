@@ -11,7 +11,7 @@ pub use self::{training::print_trainable, values::Metric, weights::ModelWeights}
 use self::{
     sizes::open_size,
     told::{explain, tell, tell_halves, tell_measured, unread_inputs},
-    values::{Batchnorm, Dropout, OptimizerName, Rewrites, parse_loss, parts},
+    values::{Batchnorm, Dropout, Half, OptimizerName, Rewrites, parse_loss, parts},
 };
 use crate::{
     cli::Global,
@@ -103,6 +103,12 @@ pub struct ModelArgs {
     /// Add the gradients of N batches before each update.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = parts)]
     pub accumulate: u32,
+
+    /// Mixed precision: what products, normalisations and activations read and write is stored as bfloat16 or float16. Arithmetic,
+    /// parameters, their gradients and the optimizer stay float32. With fp16 the loss is scaled, and a step whose gradients overflow is
+    /// skipped.
+    #[arg(long, value_enum)]
+    pub amp: Option<Half>,
 
     /// How BatchNormalization is trained: as the file says, with batch statistics, or with running ones. Inference takes running ones.
     #[arg(long, value_enum, default_value_t = Batchnorm::Auto)]
@@ -332,6 +338,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     let named = open.source.body.outputs.iter().any(|o| &**o == "loss");
     let train = args.train_options(&open.graph, &open.candidates)?;
     let trains = !args.inference && (args.loss.is_some() || named);
+    check_amp(args, trains)?;
     if trains && train.trainable.is_empty() {
         return Err(CompileError::Train(TrainError::NothingToTrain).into());
     }
@@ -394,6 +401,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         note(global.quiet, format!("{} unused initializers are left out", imported.unused_initializers));
     }
     let trains = !args.inference && (args.loss.is_some() || find_loss(&imported.graph).is_some());
+    check_amp(args, trains)?;
     imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     let train = args.train_options(&imported.graph, &imported.candidates)?;
     let chosen = &train.trainable;
@@ -455,6 +463,16 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         bounds: None,
         open: None,
     })
+}
+
+/// Mixed precision is of training steps.
+fn check_amp(args: &ModelArgs, trains: bool) -> Result<(), CliError> {
+    if args.amp.is_some() && !trains {
+        let what =
+            "--amp is for training, and nothing is trained here: give a loss (--loss), or leave out --amp";
+        return Err(CliError::usage(what));
+    }
+    Ok(())
 }
 
 /// File name without its extension.

@@ -94,6 +94,7 @@ fn step(path: &Path, name: &str, how: How<'_>) -> Result<Model, String> {
         clip_norm: None,
         accumulate: 1,
         trainable: chosen.iter().map(|n| n.to_string()).collect(),
+        amp: None,
     };
     let made = rewritten_programs(&imported.graph, Some(&train), None, how.level, how.costs);
     let graphs = made.map_err(|e| e.to_string())?.graphs;

@@ -146,6 +146,12 @@ pub trait OpDef: Sync {
         false
     }
 
+    /// Whether axis 0 of every input and output is one batch whose entries have nothing to do with each other: its kernel may then be run
+    /// on some of them at a time.
+    fn by_sample(&self, _s: &Signature<'_>) -> bool {
+        false
+    }
+
     /// Changes whenever the bits of a result may change; part of a plan's numerics hash.
     fn numeric_class(&self) -> u32 {
         1

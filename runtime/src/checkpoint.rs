@@ -69,7 +69,7 @@ pub enum CheckpointError {
     },
     /// The checkpoint belongs to another computation.
     #[error(
-        "{path}: made by another training step ({what}): the model, the loss, the optimizer, --accumulate or the version of dtrc differs; \
+        "{path}: made by another training step ({what}): the model, the loss, the optimizer, --accumulate, --amp or the version of dtrc differs; \
          give what it was made with, or choose another folder"
     )]
     Other {

@@ -180,6 +180,7 @@ pub fn options(imported: &Imported, reference: &Reference, file: &str, optimizer
         clip_norm: None,
         accumulate: 1,
         trainable: chosen.iter().map(|n| n.to_string()).collect(),
+        amp: None,
     }
 }
 

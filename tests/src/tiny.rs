@@ -59,6 +59,7 @@ pub fn train_options(imported: &Imported, optimizer: Optimizer) -> TrainOptions 
         clip_norm: None,
         accumulate: 1,
         trainable: chosen.iter().map(|n| n.to_string()).collect(),
+        amp: None,
     }
 }
 

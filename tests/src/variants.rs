@@ -56,6 +56,7 @@ impl Subject {
             clip_norm: None,
             accumulate: 1,
             trainable: trainable::select(graph, candidates, &[], &[]).expect("candidates"),
+            amp: None,
         }
     }
 

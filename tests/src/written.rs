@@ -43,6 +43,7 @@ pub fn session_of(model: &[u8], pool: u64) -> Session {
         clip_norm: None,
         accumulate: 1,
         trainable: chosen,
+        amp: None,
     };
     let rates = DeviceProfile::cpu();
     let request = dynamic::Request::new(&open, how.ops, Some(&train), &rates);

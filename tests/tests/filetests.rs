@@ -91,6 +91,7 @@ fn train_options(p: &Program, g: &Graph) -> Result<TrainOptions, String> {
         clip_norm: clip.transpose()?,
         accumulate: 1,
         trainable: parameters(g),
+        amp: None,
     })
 }
 

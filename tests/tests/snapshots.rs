@@ -40,6 +40,7 @@ fn dynamic_plan(pool: Option<u64>) -> Plan {
         clip_norm: None,
         accumulate: 1,
         trainable: import::trainable::select(&open.graph, &open.candidates, &[], &[]).unwrap(),
+        amp: None,
     };
     let request = dynamic::Request {
         model: "branch_first",

@@ -157,6 +157,7 @@ fn unbound(path: &Path) -> Result<&'static str, String> {
         clip_norm: None,
         accumulate: 1,
         trainable: trained,
+        amp: None,
     };
     let has_loss = find_loss(&imported.graph).is_some();
     let infer = (!has_loss).then_some(&imported.graph);

@@ -10,6 +10,7 @@ mod control;
 mod error;
 pub mod evaluate;
 mod oracle;
+pub mod precision;
 mod program;
 mod recipe;
 mod sequence;

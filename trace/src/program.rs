@@ -4,6 +4,7 @@ use crate::{
     Limits, Oracle, Recipe, Traced,
     error::TraceError,
     evaluate::evaluation,
+    precision,
     source::SourceTensor,
     train::{TrainError, training_step, training_step_of_run},
     walk::{Options, walk},
@@ -58,7 +59,14 @@ impl Recipe {
             return Ok(training_step(forward, train, kind, false)?.graph);
         }
         let mut g = match &self.evaluate {
-            Some((options, accuracy)) => evaluation(forward, options, *accuracy)?.pruned(),
+            Some((options, accuracy)) => {
+                let mut g = evaluation(forward, options, *accuracy)?;
+                if let Some(amp) = options.amp {
+                    precision::apply(&mut g, amp).map_err(TrainError::Precision)?;
+                    precision::merge_casts(&mut g);
+                }
+                g.pruned()
+            }
             None => forward.pruned(),
         };
         g.states.iter_mut().for_each(|s| s.output = None);

@@ -3,9 +3,14 @@
 //! Every commit takes a guard, the finiteness of the loss, so that a step whose loss is NaN or infinite leaves the state as it was; for
 //! the same reason nothing is committed before the last operation that may refuse its data.
 
+mod scaling;
 mod statistics;
 
+use scaling::Scaling;
+pub use scaling::{GOOD, SCALE, SKIPPED, initial_scale};
 pub use statistics::pending_of;
+
+use crate::precision::{self, Amp};
 
 use graph::{
     Attrs, DType, Dim, Graph, Init, InputRole, Shape, StateId, StateKind, TensorType, ValueDef, ValueId,
@@ -80,6 +85,8 @@ pub struct TrainOptions {
     pub accumulate: u32,
     /// Names of the states to train.
     pub trainable: Vec<String>,
+    /// Store what products and normalisations work on in 16 bits; see [`crate::precision`].
+    pub amp: Option<Amp>,
 }
 
 /// Why there is no training step.
@@ -101,6 +108,9 @@ pub enum TrainError {
         /// Its type.
         ty: String,
     },
+    /// Values cannot be stored in 16 bits: a bug.
+    #[error("--amp: {0}")]
+    Precision(OpError),
     /// Nothing is trained.
     #[error("no parameter is trainable: see --list-trainable, --train and --freeze, or give --inference")]
     NothingToTrain,
@@ -228,6 +238,13 @@ fn step(
     let mut b = Builder::new(&mut graph);
     let loss = attach_loss(&mut b, options)?;
     let wrap = |error| TrainError::Loss { output: "loss".to_owned(), error };
+    let mut loss = loss;
+    if let Some(amp) = options.amp {
+        graph.outputs = vec![loss];
+        precision::apply(&mut graph, amp).map_err(TrainError::Precision)?;
+        loss = graph.outputs[0];
+        b = Builder::new(&mut graph);
+    }
     let loss_ty = b.ty(loss).clone();
     b.set_scope("grad/loss");
     let one = graph::Literal::filled(
@@ -236,7 +253,16 @@ fn step(
         1.0 / f64::from(options.accumulate.max(1)),
     );
     let seed = one.map_err(|e| wrap(OpError::invalid(e.to_string())))?;
-    let seed = b.constant(seed);
+    let mut seed = b.constant(seed);
+    let scaling = match options.amp {
+        Some(amp) if amp.scales() => {
+            let scaling = Scaling::new(&mut b);
+            seed = scaling.scaled(&mut b, seed).map_err(wrap)?;
+            Some(scaling)
+        }
+        _ => None,
+    };
+    b.set_scope("grad/loss");
     let mut gradients = backward(&mut b, &[(loss, seed)], &parameters)?;
     if is_run {
         b.set_scope("grad/zeros");
@@ -260,10 +286,22 @@ fn step(
         graph.outputs = std::iter::once(loss).chain(pairs.iter().map(|(_, g)| *g)).collect();
     } else {
         b.set_scope("step");
-        let ok = guard(&mut b, kind, loss).map_err(wrap)?;
+        let totals = match &scaling {
+            Some(_) if kind != ProgramKind::Micro => Some(totals(&mut b, kind, &pairs)?),
+            _ => None,
+        };
+        let tested: Vec<ValueId> = totals.iter().flatten().map(|(_, g)| *g).collect();
+        b.set_scope("step");
+        let ok = guard(&mut b, kind, loss, &tested).map_err(wrap)?;
         statistics::guard(&mut b, kind, options.accumulate, ok)?;
-        update(&mut b, options, kind, &pairs, ok)?;
+        update(&mut b, options, kind, &pairs, ok, scaling.as_ref().zip(totals.as_deref()))?;
+        if let Some(scaling) = scaling.filter(|_| kind != ProgramKind::Micro) {
+            scaling.commit(&mut b, ok).map_err(wrap)?;
+        }
         graph.outputs = vec![loss];
+    }
+    if options.amp.is_some() {
+        precision::merge_casts(&mut graph);
     }
     graph.restore_order().map_err(|n| TrainError::Cycle(graph.node(n).name.to_string()))?;
     let before: Vec<String> = named_values(&graph, &named);
@@ -282,10 +320,17 @@ fn step(
 /// The state in which the parts of a step add up their losses: a float32 scalar, whatever the loss is.
 pub const LOSS_SUM: &str = "step/loss";
 
-/// Whether the step may be committed: its loss is finite, in every part of it. Earlier parts leave the sum of their losses to the last one.
-fn guard(b: &mut Builder<'_>, kind: ProgramKind, loss: ValueId) -> Result<ValueId, OpError> {
+/// Whether the step may be committed: its loss is finite, in every part of it, and so are the gradients in `tested`. Earlier parts leave the
+/// sum of their losses to the last one.
+fn guard(
+    b: &mut Builder<'_>,
+    kind: ProgramKind,
+    loss: ValueId,
+    tested: &[ValueId],
+) -> Result<ValueId, OpError> {
+    let with = |v: ValueId| -> Vec<ValueId> { std::iter::once(v).chain(tested.iter().copied()).collect() };
     if kind == ProgramKind::Train {
-        return b.call("IsFinite", &[loss]);
+        return b.call("IsFinite", &with(loss));
     }
     let loss = b.reshape(loss, &Shape::scalar())?;
     let loss = b.cast(loss, DType::F32)?;
@@ -296,7 +341,7 @@ fn guard(b: &mut Builder<'_>, kind: ProgramKind, loss: ValueId) -> Result<ValueI
         return b.call("IsFinite", &[loss]);
     }
     let sum = b.call("Add", &[earlier, loss])?;
-    let ok = b.call("IsFinite", &[sum])?;
+    let ok = b.call("IsFinite", &with(sum))?;
     let zero = b.call("Reset", &[earlier, ok])?;
     set_output(b, earlier, zero);
     Ok(ok)
@@ -423,18 +468,46 @@ fn role_input(b: &mut Builder<'_>, role: InputRole, name: &str, dtype: DType) ->
     b.graph_mut().add_input(name, TensorType { dtype, shape: Shape::scalar() }, role)
 }
 
-/// Emits accumulation or the optimizer's commits for each (parameter, gradient).
+/// The gradient of each parameter over all parts of the step, and the state in which earlier parts added it up.
+fn totals(
+    b: &mut Builder<'_>,
+    kind: ProgramKind,
+    pairs: &[(ValueId, ValueId)],
+) -> Result<Vec<(Option<ValueId>, ValueId)>, TrainError> {
+    let mut out = Vec::new();
+    for (p, g) in pairs {
+        if kind == ProgramKind::Train {
+            out.push((None, *g));
+            continue;
+        }
+        let parameter = b.graph().value(*p).name.to_string();
+        b.set_scope(format!("accumulate/{parameter}"));
+        let acc = add_state(b, &format!("{parameter}/grad"), *p, StateKind::Accumulator);
+        let sum = b.call("Add", &[acc, *g]).map_err(|error| TrainError::Update { parameter, error })?;
+        out.push((Some(acc), sum));
+    }
+    Ok(out)
+}
+
+/// Emits accumulation or the optimizer's commits for each (parameter, gradient). Where the loss is scaled, the gradients are those of
+/// [`totals`].
 fn update(
     b: &mut Builder<'_>,
     options: &TrainOptions,
     kind: ProgramKind,
     pairs: &[(ValueId, ValueId)],
     ok: ValueId,
+    scaled: Option<(&Scaling, &[(Option<ValueId>, ValueId)])>,
 ) -> Result<(), TrainError> {
     let mut gradients = Vec::new();
     let mut accumulators = Vec::new();
     let name = |b: &Builder<'_>, v: ValueId| b.graph().value(v).name.to_string();
-    for (p, g) in pairs {
+    for (i, (p, g)) in pairs.iter().enumerate() {
+        if let Some((_, totals)) = scaled {
+            accumulators.extend(totals[i].0);
+            gradients.push(totals[i].1);
+            continue;
+        }
         let parameter = name(b, *p);
         let wrap = |error| TrainError::Update { parameter: parameter.clone(), error };
         if kind == ProgramKind::Train {
@@ -454,7 +527,12 @@ fn update(
     if kind == ProgramKind::Micro {
         return Ok(());
     }
-    let scale = options.clip_norm.map(|max| clip(b, &gradients, max)).transpose()?;
+    let wrap = |error| TrainError::Update { parameter: "loss scale".to_owned(), error };
+    let inverse = scaled.map(|(s, _)| s.inverse(b)).transpose().map_err(wrap)?;
+    let scale = match options.clip_norm {
+        Some(max) => Some(clip(b, &gradients, max, inverse)?),
+        None => inverse,
+    };
     let lr = role_input(b, InputRole::LearningRate, "lr", DType::F32);
     for (i, (p, _)) in pairs.iter().enumerate() {
         let parameter = name(b, *p);
@@ -478,7 +556,10 @@ fn update(
                 }
             }
             Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
-                let step = role_input(b, InputRole::Step, "step", DType::I64);
+                let mut step = role_input(b, InputRole::Step, "step", DType::I64);
+                if let Some((scaling, _)) = scaled {
+                    step = scaling.step(b, step).map_err(wrap)?;
+                }
                 let m = add_state(b, &format!("{parameter}/m"), *p, StateKind::Optimizer);
                 let v = add_state(b, &format!("{parameter}/v"), *p, StateKind::Optimizer);
                 let attrs = Attrs::new()
@@ -504,14 +585,28 @@ fn update(
     Ok(())
 }
 
-fn clip(b: &mut Builder<'_>, gradients: &[ValueId], max: f64) -> Result<ValueId, TrainError> {
+/// The factor on the gradients that limits their norm; `inverse` is one that they are multiplied by before.
+fn clip(
+    b: &mut Builder<'_>,
+    gradients: &[ValueId],
+    max: f64,
+    inverse: Option<ValueId>,
+) -> Result<ValueId, TrainError> {
     b.set_scope("clip");
     let wrap = |error| TrainError::Update { parameter: "gradient norm".to_owned(), error };
     let mut squares = Vec::new();
     for g in gradients {
-        squares.push(b.call("SumSquares", &[*g]).map_err(wrap)?);
+        let mut sum = b.call("SumSquares", &[*g]).map_err(wrap)?;
+        for inverse in inverse.iter().chain(&inverse) {
+            sum = b.call("Mul", &[sum, *inverse]).map_err(wrap)?;
+        }
+        squares.push(sum);
     }
-    b.op("ClipScale", Attrs::new().with("max_norm", max), &squares).map_err(wrap)
+    let factor = b.op("ClipScale", Attrs::new().with("max_norm", max), &squares).map_err(wrap)?;
+    match inverse {
+        Some(inverse) => b.call("Mul", &[factor, inverse]).map_err(wrap),
+        None => Ok(factor),
+    }
 }
 
 fn add_state(b: &mut Builder<'_>, name: &str, like: ValueId, kind: StateKind) -> ValueId {

@@ -131,6 +131,7 @@ fn options(chosen: Vec<String>) -> TrainOptions {
         clip_norm: None,
         accumulate: 1,
         trainable: chosen,
+        amp: None,
     }
 }
 

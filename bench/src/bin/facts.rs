@@ -107,6 +107,7 @@ fn training_graph(name: &str, model: &ModelProto) -> Result<Graph> {
         clip_norm: None,
         accumulate: 1,
         trainable: imported.candidates.iter().map(ToString::to_string).collect(),
+        amp: None,
     };
     let (graphs, _) = programs(&imported.graph, Some(&options), None)?;
     Ok(graphs.into_iter().next().context("a training program")?.1)

@@ -149,7 +149,8 @@ fn run(case: &Case, runs: usize) -> anyhow::Result<(f64, f64, f64)> {
     let kernel = ops::cpu::widen::prepare(op, &s, 0)?;
     let mut inputs = Memory(types.iter().zip(1..).map(|(t, i)| tensor(t, i)).collect::<Result<_, _>>()?);
     let mut outputs = Memory(out.iter().map(|t| tensor(t, 9)).collect::<Result<_, _>>()?);
-    let mut workspace = vec![0u64; ops::cpu::widen::facts(op, &s).implementations[0].workspace.div_ceil(8) as usize];
+    let mut workspace =
+        vec![0u64; ops::cpu::widen::facts(op, &s).implementations[0].workspace.div_ceil(8) as usize];
     let (i, o) = (inputs.buffers(), outputs.buffers());
     let w = Buffer { ptr: workspace.as_mut_ptr().cast(), len: workspace.len() * 8 };
     let (wall, cpu) = best(runs, || {

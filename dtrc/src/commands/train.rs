@@ -381,8 +381,9 @@ fn once(
         .as_ref()
         .map(|p| {
             let several = session.plan().choices(session.plan().programs[0].kind) > 1;
+            let scaled = session.plan().state.iter().any(|s| &*s.name == compiler::train::SCALE);
             let after = args.resume.then_some(cursor.step);
-            Log::open(p, after, several, eval.as_ref().map_or(&[], |e| &e.names))
+            Log::open(p, after, (several, scaled), eval.as_ref().map_or(&[], |e| &e.names))
         })
         .transpose()?;
     let mut run = Run {
@@ -404,6 +405,7 @@ fn once(
         peak_anonymous: 0,
         ahead: None,
         program: 0,
+        told_scale: false,
         told: BTreeSet::new(),
         losses: Vec::new(),
         step_seconds: Vec::new(),

@@ -104,6 +104,7 @@ impl ModelArgs {
             clip_norm: self.clip_norm,
             accumulate: self.accumulate,
             trainable: chosen,
+            amp: self.amp.map(Into::into),
         })
     }
 }

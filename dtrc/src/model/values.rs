@@ -1,7 +1,7 @@
 //! Values of the arguments: what may stand behind a flag.
 
 use crate::units;
-use compiler::train::Loss;
+use compiler::{precision::Amp, train::Loss};
 use rewrite::Level;
 
 /// `--rewrites`.
@@ -19,6 +19,23 @@ impl From<Rewrites> for Level {
             Rewrites::Exact => Level::Exact,
             Rewrites::Fast => Level::Fast,
             Rewrites::Memory => Level::Memory,
+        }
+    }
+}
+
+/// `--amp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[allow(missing_docs)]
+pub enum Half {
+    Bf16,
+    Fp16,
+}
+
+impl From<Half> for Amp {
+    fn from(h: Half) -> Amp {
+        match h {
+            Half::Bf16 => Amp::Bf16,
+            Half::Fp16 => Amp::Fp16,
         }
     }
 }

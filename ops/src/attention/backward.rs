@@ -70,6 +70,10 @@ impl OpDef for AttentionGrad {
         Facts::with_workspace(elements as u64 * size)
     }
 
+    fn by_sample(&self, s: &Signature<'_>) -> bool {
+        super::shape::has_batch(s, 3)
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let plan = Plan::new(s, 3)?;
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {

@@ -92,6 +92,12 @@ pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], O
     Ok([TensorType { dtype: q.dtype, shape: y }, TensorType { dtype: sums, shape: rows }])
 }
 
+/// Whether axis 0 of all operands is one in front of heads and rows, also of the mask at input `mask`.
+pub(super) fn has_batch(s: &Signature<'_>, mask: usize) -> bool {
+    let rank = s.opt_input(0).map_or(0, |q| q.shape.rank());
+    rank > 3 && s.opt_input(mask).is_none_or(|m| m.shape.rank() == rank)
+}
+
 /// Where the matrices of an operand lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operand {

@@ -13,7 +13,7 @@ pub const LANES: usize = 32;
 const TILE: usize = 128;
 
 /// Elements added in the element type before the sum goes on in float64.
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 
 /// As [`par::pieces`] for a closure, which must be marked `#[inline(always)]` to become vector code.
 pub fn each(n: usize, grain: usize, f: impl Fn(Range<usize>) + Sync) {

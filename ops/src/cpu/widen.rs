@@ -1,7 +1,8 @@
 //! 16-bit floats for every kernel: stored in 16 bits, computed in float32, each result rounded once.
 //!
 //! A kernel that reads and writes halves itself is taken as it is (it can be prepared for them). Any other is prepared for float32, and
-//! what it reads is widened first: elementwise operators block by block on the stack, the rest as a whole in the workspace of the plan.
+//! what it reads is widened first: elementwise operators block by block on the stack, the rest in the workspace of the plan, some samples
+//! at a time where samples are independent, otherwise as a whole.
 //! Planner, validator and runtime ask here for an operator's facts and its kernel, so that they agree on that workspace.
 
 use super::{
@@ -10,12 +11,14 @@ use super::{
     par::{self, Shared},
 };
 use crate::{Facts, OpDef, OpError, Signature, elementwise::lanes::Layout};
-use graph::{DType, Shape, TensorType};
+use graph::{DType, Dim, Shape, TensorType};
 
 /// Elements of a block of an elementwise operator.
 const BLOCK: usize = 1024;
 /// Most inputs of one.
 const MOST: usize = 3;
+/// Elements of all tensors together that are widened at once where samples are independent.
+const AT_ONCE: usize = 1 << 20;
 /// Alignment of what lies in the workspace.
 const ALIGN: u64 = 64;
 
@@ -91,9 +94,46 @@ impl Wide {
         Facts { overwrites: facts.overwrites.into_iter().filter(same).collect(), ..facts }
     }
 
+    /// Samples there are, and how many are widened at once; one of one where they are not independent.
+    fn samples(&self, op: &dyn OpDef, s: &Signature<'_>) -> (usize, usize) {
+        let whole = (1, 1);
+        if !op.by_sample(s) {
+            return whole;
+        }
+        let (mut samples, mut elements) = (None, 0usize);
+        for t in self.inputs.iter().flatten().chain(&self.outputs) {
+            let Some(dims) = t.shape.fixed().filter(|d| !d.is_empty()) else { return whole };
+            if *samples.get_or_insert(dims[0]) != dims[0] {
+                return whole;
+            }
+            elements = elements.saturating_add(dims.iter().product());
+        }
+        match samples {
+            Some(n) if n > 1 => (n, (AT_ONCE / (elements / n).max(1)).clamp(1, n)),
+            _ => whole,
+        }
+    }
+
+    /// The types of `n` samples.
+    fn cut(&self, samples: usize, n: usize) -> Wide {
+        let cut = |t: &TensorType| {
+            let mut t = t.clone();
+            if samples > 1 {
+                t.shape.0[0] = Dim::constant(n as i64);
+            }
+            t
+        };
+        let inputs = self.inputs.iter().map(|t| t.as_ref().map(cut)).collect();
+        Wide { inputs, outputs: self.outputs.iter().map(cut).collect() }
+    }
+
     fn facts(&self, op: &dyn OpDef, s: &Signature<'_>) -> Facts {
-        let wide = op.facts(&self.signature(s));
-        let more = self.places(&wide, s).end;
+        let (samples, group) = self.samples(op, s);
+        let cut = self.cut(samples, group);
+        let mut wide = op.facts(&self.signature(s));
+        let few = op.facts(&cut.signature(s));
+        wide.implementations = few.implementations.clone();
+        let more = cut.places(&few, s).end;
         let mut facts = self.shared(wide, s);
         for i in &mut facts.implementations {
             i.workspace = i.workspace.next_multiple_of(ALIGN).saturating_add(more);
@@ -130,38 +170,57 @@ impl Wide {
 
     /// The kernel over float32 copies.
     fn whole(&self, op: &dyn OpDef, s: &Signature<'_>, implementation: usize) -> Result<CpuKernel, OpError> {
-        let sig = self.signature(s);
-        let (kernel, wide) = (op.cpu(&sig, implementation)?, op.facts(&sig));
+        let (samples, group) = self.samples(op, s);
+        let (cut, last) = (self.cut(samples, group), self.cut(samples, samples % group));
+        let kernel = op.cpu(&cut.signature(s), implementation)?;
+        let rest =
+            if samples % group == 0 { None } else { Some(op.cpu(&last.signature(s), implementation)?) };
+        let wide = op.facts(&cut.signature(s));
         let own = wide.implementations.get(implementation).map_or(0, |i| i.workspace);
-        let places = self.places(&wide, s);
+        let places = cut.places(&wide, s);
         let dtype = |t: Option<&TensorType>| t.map_or(DType::F32, |t| t.dtype);
         let from: Vec<DType> = (0..self.inputs.len()).map(|i| dtype(s.opt_input(i))).collect();
         let to: Vec<DType> = s.outputs.iter().map(|t| t.dtype).collect();
         Ok(Box::new(move |io: &Io<'_>| {
-            let room = |place: &(u64, u64)| {
-                let at = own.next_multiple_of(ALIGN) + place.0;
-                if at + place.1 > io.workspace.len as u64 {
-                    return Err(KernelError("the workspace is too small (a bug)".to_owned()));
+            for start in (0..samples).step_by(group) {
+                let n = group.min(samples - start);
+                // These samples of the caller's buffers.
+                let own_part = |b: &Buffer| match b.ptr.is_null() {
+                    true => *b,
+                    // SAFETY: every tensor has `samples` equal parts.
+                    false => Buffer {
+                        ptr: unsafe { b.ptr.add(b.len / samples * start) },
+                        len: b.len / samples * n,
+                    },
+                };
+                let place = |(part, place): (&Buffer, &Option<(u64, u64)>)| match place {
+                    Some((at, bytes)) if !part.ptr.is_null() => {
+                        let at = own.next_multiple_of(ALIGN) + at;
+                        if at + bytes > io.workspace.len as u64 {
+                            return Err(KernelError("the workspace is too small (a bug)".to_owned()));
+                        }
+                        // SAFETY: inside the workspace, checked above.
+                        let ptr = unsafe { io.workspace.ptr.add(at as usize) };
+                        Ok(Buffer { ptr, len: *bytes as usize / group * n })
+                    }
+                    _ => Ok(*part),
+                };
+                let given: Vec<Buffer> = io.inputs.iter().map(own_part).collect();
+                let wanted: Vec<Buffer> = io.outputs.iter().map(own_part).collect();
+                let inputs = given.iter().zip(&places.inputs).map(place).collect::<Result<Vec<_>, _>>()?;
+                let outputs = wanted.iter().zip(&places.outputs).map(place).collect::<Result<Vec<_>, _>>()?;
+                for (i, _) in places.inputs.iter().enumerate().filter(|(_, p)| p.is_some()) {
+                    // SAFETY: the copy has room for every element of the input.
+                    unsafe { widen_all(from[i], &given[i], &inputs[i]) };
                 }
-                // SAFETY: inside the workspace, checked above.
-                Ok(Buffer { ptr: unsafe { io.workspace.ptr.add(at as usize) }, len: place.1 as usize })
-            };
-            let place = |(own, place): (&Buffer, &Option<(u64, u64)>)| match place {
-                Some(p) if !own.ptr.is_null() => room(p),
-                _ => Ok(*own),
-            };
-            let inputs = io.inputs.iter().zip(&places.inputs).map(place).collect::<Result<Vec<_>, _>>()?;
-            let outputs = io.outputs.iter().zip(&places.outputs).map(place).collect::<Result<Vec<_>, _>>()?;
-            for (i, _) in places.inputs.iter().enumerate().filter(|(_, p)| p.is_some()) {
-                // SAFETY: the copy has room for every element of the input.
-                unsafe { widen_all(from[i], &io.inputs[i], &inputs[i]) };
-            }
-            let workspace = Buffer { ptr: io.workspace.ptr, len: own as usize };
-            // SAFETY: the caller's buffers, and copies that overlap only where the kernel's facts allow it.
-            kernel(&unsafe { Io::new(&inputs, &outputs, workspace) })?;
-            for (o, _) in places.outputs.iter().enumerate().filter(|(_, p)| p.is_some()) {
-                // SAFETY: the kernel wrote every element of the copy.
-                unsafe { narrow_all(to[o], &outputs[o], &io.outputs[o]) };
+                let workspace = Buffer { ptr: io.workspace.ptr, len: own as usize };
+                let kernel = rest.as_ref().filter(|_| n < group).unwrap_or(&kernel);
+                // SAFETY: the caller's buffers, and copies that overlap only where the kernel's facts allow it.
+                kernel(&unsafe { Io::new(&inputs, &outputs, workspace) })?;
+                for (o, _) in places.outputs.iter().enumerate().filter(|(_, p)| p.is_some()) {
+                    // SAFETY: the kernel wrote every element of the copy.
+                    unsafe { narrow_all(to[o], &outputs[o], &wanted[o]) };
+                }
             }
             Ok(())
         }))

@@ -117,7 +117,10 @@ impl OpDef for Softmax {
         if s.attrs.get("to").is_some() {
             let to = s.attrs.dtype("to")?;
             if !is_half(to) || out[0].dtype.size() > 4 {
-                return Err(OpError::invalid(format!("a result of {} cannot be stored as {to}", out[0].dtype)));
+                return Err(OpError::invalid(format!(
+                    "a result of {} cannot be stored as {to}",
+                    out[0].dtype
+                )));
             }
             out[0].dtype = to;
         }
@@ -134,6 +137,10 @@ impl OpDef for Softmax {
 
     fn facts(&self, _: &Signature<'_>) -> Facts {
         in_place(&[(0, 0)])
+    }
+
+    fn by_sample(&self, s: &Signature<'_>) -> bool {
+        s.attrs.int("axis").is_ok_and(|axis| axis > 0)
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
@@ -181,6 +188,10 @@ impl OpDef for LogSoftmax {
         in_place(&[(0, 0)])
     }
 
+    fn by_sample(&self, s: &Signature<'_>) -> bool {
+        s.attrs.int("axis").is_ok_and(|axis| axis > 0)
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let along = Along::of(s)?;
         crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
@@ -217,6 +228,10 @@ impl OpDef for SoftmaxGrad {
 
     fn facts(&self, _: &Signature<'_>) -> Facts {
         in_place(&[(0, 0), (0, 1)])
+    }
+
+    fn by_sample(&self, s: &Signature<'_>) -> bool {
+        s.attrs.int("axis").is_ok_and(|axis| axis > 0)
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
@@ -264,6 +279,10 @@ impl OpDef for LogSoftmaxGrad {
 
     fn facts(&self, _: &Signature<'_>) -> Facts {
         in_place(&[(0, 0), (0, 1)])
+    }
+
+    fn by_sample(&self, s: &Signature<'_>) -> bool {
+        s.attrs.int("axis").is_ok_and(|axis| axis > 0)
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -1,10 +1,10 @@
 //! Batch normalisation, forward: with the statistics of the batch, and with running ones.
 
-use super::channels::{Channels, column_sums, infer_channels, lanes_of, load};
+use super::channels::{Channels, column_sums, infer_channels, lanes_of, load, takes_halves};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Float, Io, columns, lanes, par, par::Shared},
+    cpu::{CpuKernel, Float, Io, columns, half::Stored, lanes, par, par::Shared},
     export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
@@ -53,8 +53,9 @@ impl OpDef for BatchNormTraining {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let (d, eps) = (Channels::new(&s.dims(0)?), eps(s.attrs)?);
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
-            train::<T>(d, eps, io);
+        takes_halves(s.input(0)?.dtype, s.input(1)?.dtype, d, self.name())?;
+        crate::for_stored!(s.input(0)?.dtype, self.name(), S => Ok(Box::new(move |io: &Io<'_>| {
+            train::<S>(d, eps, io);
             Ok(())
         })))
     }
@@ -99,10 +100,15 @@ pub(super) fn work(s: &Signature<'_>, per_element: u64) -> Work {
     Work { flops: n.saturating_mul(per_element), bytes: s.io_bytes(), product: false }
 }
 
-fn train<T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
+fn train<S: Stored>(d: Channels, eps: f64, io: &Io<'_>) {
+    train_with::<S, S::Work>(d, eps, io);
+}
+
+fn train_with<S: Stored<Work = T>, T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
     let (scale, bias) = (io.input::<T>(1), io.input::<T>(2));
-    let x = Shared(io.input_ptr::<T>(0).0.cast_mut());
-    let [y, mean_out, var_out, inv_out] = [0, 1, 2, 3].map(|i| Shared(io.output_ptr::<T>(i).0));
+    let x = Shared(io.input_ptr::<S>(0).0.cast_mut());
+    let y = Shared(io.output_ptr::<S>(0).0);
+    let [mean_out, var_out, inv_out] = [1, 2, 3].map(|i| Shared(io.output_ptr::<T>(i).0));
     let count = d.count() as f64;
     // From Σ x, Σ (x - mean)² and Σ (x - mean): what rounding the mean did to the variance is taken back.
     let variance = |squares: f64, rest: f64| ((squares - rest * rest / count) / count).max(0.0);
@@ -150,8 +156,9 @@ fn train<T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
                 let (first, extent) = d.group(g);
                 let width = extent.2;
                 // SAFETY: the group's channels of both tensors and of the statistics are this call's only.
+                // One element a channel: never 16-bit floats.
                 unsafe {
-                    let x = [x.0.add(first).cast_const()];
+                    let x = [x.0.add(first).cast_const().cast::<T>()];
                     let sum = column_sums(
                         extent,
                         x,
@@ -182,7 +189,7 @@ fn train<T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
                     columns::map(
                         extent,
                         x,
-                        y.0.add(first),
+                        y.0.add(first).cast(),
                         [&mean, &a, &b],
                         #[inline(always)]
                         |[v], [m, a, b]| (v - m) * a + b,

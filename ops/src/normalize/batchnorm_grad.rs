@@ -2,12 +2,12 @@
 
 use super::{
     batchnorm::{eps, work},
-    channels::{Channels, column_sums, infer_channels, lanes_of, load},
+    channels::{Channels, column_sums, infer_channels, lanes_of, load, takes_halves},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Float, Io, columns, lanes, lanes::LANES, par, par::Shared},
+    cpu::{CpuKernel, Float, Io, columns, half::Stored, lanes, lanes::LANES, par, par::Shared},
     export::Export,
     loss::same_shape,
 };
@@ -53,8 +53,9 @@ impl OpDef for BatchNormGrad {
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let d = Channels::new(&s.dims(0)?);
-        crate::for_float!(s.input(0)?.dtype, self.name(), T => Ok(Box::new(move |io: &Io<'_>| {
-            backward::<T>(d, io);
+        takes_halves(s.input(0)?.dtype, s.input(1)?.dtype, d, self.name())?;
+        crate::for_stored!(s.input(0)?.dtype, self.name(), S => Ok(Box::new(move |io: &Io<'_>| {
+            backward::<S>(d, io);
             Ok(())
         })))
     }
@@ -138,15 +139,20 @@ impl Line {
     }
 }
 
-fn backward<T: Float>(d: Channels, io: &Io<'_>) {
+fn backward<S: Stored>(d: Channels, io: &Io<'_>) {
+    backward_with::<S, S::Work>(d, io);
+}
+
+fn backward_with<S: Stored<Work = T>, T: Float>(d: Channels, io: &Io<'_>) {
     let [scale, mean, inverse] = [1, 2, 3].map(|i| io.input::<T>(i));
     let statistics = [5, 6, 7].map(|i| io.has(i).then(|| io.input::<T>(i)));
     let cotangents = |c: usize| statistics.map(|s| s.map_or(0.0, |s| s[c].to_f64()));
-    let x = Shared(io.input_ptr::<T>(0).0.cast_mut());
+    let x = Shared(io.input_ptr::<S>(0).0.cast_mut());
     let has_dy = io.has(4);
     // Without a cotangent of y, x stands for it with a factor of 0.
-    let dy = if has_dy { Shared(io.input_ptr::<T>(4).0.cast_mut()) } else { x };
-    let [dx, d_scale_out, d_bias_out] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
+    let dy = if has_dy { Shared(io.input_ptr::<S>(4).0.cast_mut()) } else { x };
+    let dx = Shared(io.output_ptr::<S>(0).0);
+    let [d_scale_out, d_bias_out] = [1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
     let count = d.count() as f64;
     let of = T::from_f64;
     d.each(
@@ -199,8 +205,9 @@ fn backward<T: Float>(d: Channels, io: &Io<'_>) {
                 let (first, extent) = d.group(g);
                 let width = extent.2;
                 // SAFETY: the group's channels of all tensors are this call's only.
+                // One element a channel: never 16-bit floats.
                 unsafe {
-                    let from = [x, dy].map(|p| p.0.add(first).cast_const());
+                    let from = [x, dy].map(|p| p.0.add(first).cast_const().cast::<T>());
                     let m = load(mean, first, width);
                     let (mut sum, mut product) = ([0.0; LANES], [0.0; LANES]);
                     if has_dy {
@@ -227,7 +234,7 @@ fn backward<T: Float>(d: Channels, io: &Io<'_>) {
                     let a = lanes_of(|l| of(line(l).a));
                     let constant = lanes_of(|l| of(line(l).constant));
                     let slope = lanes_of(|l| of(line(l).slope));
-                    let out = dx.0.add(first);
+                    let out = dx.0.add(first).cast::<T>();
                     if has_dy {
                         columns::map(
                             extent,
@@ -386,7 +393,7 @@ fn frozen_x<T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
     );
 }
 
-fn frozen_full<T: Float>(d: Channels, eps: f64, io: &Io<'_>) {
+fn frozen_full<T: Float + Stored<Work = T>>(d: Channels, eps: f64, io: &Io<'_>) {
     let [scale, mean, var] = [1, 2, 3].map(|i| io.input::<T>(i));
     let [x, dy] = [0, 4].map(|i| Shared(io.input_ptr::<T>(i).0.cast_mut()));
     let out = [0, 1, 2, 3, 4].map(|i| Shared(io.output_ptr::<T>(i).0));

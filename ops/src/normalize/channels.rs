@@ -5,8 +5,8 @@ use crate::{
     cpu::{
         Float,
         columns::{self, Extent, Row},
-        half::is_half,
-        lanes::{self, LANES},
+        half::{Stored, is_half},
+        lanes::{self, BLOCK, LANES},
         par,
     },
     loss::same_shape,
@@ -56,17 +56,24 @@ impl Channels {
     ///
     /// Each of `x` points to a readable tensor of these extents.
     #[inline(always)]
-    pub(super) unsafe fn sums<T: Float, const K: usize, const M: usize>(
+    pub(super) unsafe fn sums<S: Stored, const K: usize, const M: usize>(
         &self,
         c: usize,
-        x: [*const T; K],
-        f: impl Fn([T; K]) -> [T; M],
+        x: [*const S; K],
+        f: impl Fn([S::Work; K]) -> [S::Work; M],
     ) -> [f64; M] {
         let mut total = [0.0; M];
         for n in 0..self.n {
             let at = (n * self.c + c) * self.s;
             // SAFETY: the run of channel `c` in sample `n`.
-            let part = unsafe { lanes::sums(self.s, x.map(|p| p.add(at)), &f) };
+            let part = unsafe {
+                let run = x.map(|p| p.add(at));
+                if S::DIRECT {
+                    lanes::sums(self.s, run.map(|p| p.cast()), &f)
+                } else {
+                    sums_wide(self.s, run, &f)
+                }
+            };
             for m in 0..M {
                 total[m] += part[m];
             }
@@ -80,27 +87,98 @@ impl Channels {
     ///
     /// As [`Channels::sums`], and `y` points to a writable tensor, one of `x` or disjoint from all.
     #[inline(always)]
-    pub(super) unsafe fn map<T: Float, const K: usize>(
+    pub(super) unsafe fn map<S: Stored, const K: usize>(
         &self,
         c: usize,
-        x: [*const T; K],
-        y: *mut T,
-        f: impl Fn([T; K]) -> T,
+        x: [*const S; K],
+        y: *mut S,
+        f: impl Fn([S::Work; K]) -> S::Work,
     ) {
         for n in 0..self.n {
             let at = (n * self.c + c) * self.s;
             // SAFETY: the run of channel `c` in sample `n`.
             unsafe {
-                lanes::map(
-                    self.s,
-                    x.map(|p| p.add(at)),
-                    [y.add(at)],
-                    #[inline(always)]
-                    |v| [f(v)],
-                )
+                let (run, y) = (x.map(|p| p.add(at)), y.add(at));
+                if S::DIRECT {
+                    lanes::map(
+                        self.s,
+                        run.map(|p| p.cast()),
+                        [y.cast()],
+                        #[inline(always)]
+                        |v| [f(v)],
+                    );
+                } else {
+                    map_wide(
+                        self.s,
+                        run,
+                        y,
+                        #[inline(always)]
+                        |v| [f(v)],
+                    );
+                }
             };
         }
     }
+}
+
+/// [`lanes::sums`] of runs that are widened block by block: the blocks in which it adds, so that the bits are those of widened runs.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn sums_wide<S: Stored, const K: usize, const M: usize>(
+    n: usize,
+    x: [*const S; K],
+    f: impl Fn([S::Work; K]) -> [S::Work; M],
+) -> [f64; M] {
+    let mut wide = [[S::Work::ZERO; BLOCK]; K];
+    let mut total = [0.0; M];
+    for at in (0..n).step_by(BLOCK) {
+        let len = BLOCK.min(n - at);
+        // SAFETY: the block lies inside the runs, and the buffers have room for it.
+        let part = unsafe {
+            wide.iter_mut().zip(x).for_each(|(w, x)| S::widen(x.add(at), w.as_mut_ptr(), len));
+            lanes::sums(len, std::array::from_fn(|k| wide[k].as_ptr()), &f)
+        };
+        for m in 0..M {
+            total[m] += part[m];
+        }
+    }
+    total
+}
+
+/// [`lanes::map`] of runs that are widened block by block, and rounded as they are stored.
+///
+/// # Safety
+///
+/// As there.
+#[inline(always)]
+unsafe fn map_wide<S: Stored, const K: usize>(
+    n: usize,
+    x: [*const S; K],
+    y: *mut S,
+    f: impl Fn([S::Work; K]) -> [S::Work; 1],
+) {
+    let mut wide = [[S::Work::ZERO; BLOCK]; K];
+    let mut out = [S::Work::ZERO; BLOCK];
+    for at in (0..n).step_by(BLOCK) {
+        let len = BLOCK.min(n - at);
+        // SAFETY: the block lies inside the runs and is read before it is written; the buffers have room for it.
+        unsafe {
+            wide.iter_mut().zip(x).for_each(|(w, x)| S::widen(x.add(at), w.as_mut_ptr(), len));
+            lanes::map(len, std::array::from_fn(|k| wide[k].as_ptr()), [out.as_mut_ptr()], &f);
+            S::narrow(out.as_ptr(), y.add(at), len);
+        }
+    }
+}
+
+/// Refuses what kernels over [`Channels`] do not take themselves: 16-bit floats with parameters of 16 bits, or one element a channel.
+pub(super) fn takes_halves(x: DType, scale: DType, d: Channels, op: &str) -> Result<(), OpError> {
+    if is_half(x) && (scale != DType::F32 || d.s == 1) {
+        return Err(OpError::unsupported(format!("{op} of such halves")));
+    }
+    Ok(())
 }
 
 /// The numbers of channels from `first` on, `width` of them.

@@ -56,6 +56,10 @@ impl OpDef for AveragePool {
         Work { flops: window_flops(s, s.outputs.first().copied()), bytes: s.io_bytes(), product: false }
     }
 
+    fn by_sample(&self, _: &Signature<'_>) -> bool {
+        true
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let (planes, slide) = slide(s, &s.dims(0)?, &s.out_dims(0)?)?;
         let counts = Counts::new(&slide, Divide::of(s.attrs)?);
@@ -123,6 +127,10 @@ impl OpDef for AveragePoolGrad {
 
     fn work(&self, s: &Signature<'_>) -> Work {
         Work { flops: window_flops(s, s.opt_input(0)), bytes: s.io_bytes(), product: false }
+    }
+
+    fn by_sample(&self, _: &Signature<'_>) -> bool {
+        true
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -55,6 +55,10 @@ impl OpDef for MaxPool {
         Work { flops: window_flops(s, s.outputs.first().copied()), bytes: s.io_bytes(), product: false }
     }
 
+    fn by_sample(&self, _: &Signature<'_>) -> bool {
+        true
+    }
+
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         let (planes, slide) = slide(s, &s.dims(0)?, &s.out_dims(0)?)?;
         crate::for_number!(s.input(0)?.dtype, self.name(), T => match position_type(s.attrs)? {
@@ -114,6 +118,10 @@ impl OpDef for MaxPoolGrad {
 
     fn differentiable(&self) -> bool {
         false
+    }
+
+    fn by_sample(&self, _: &Signature<'_>) -> bool {
+        true
     }
 
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {

@@ -3,6 +3,7 @@
 use super::space::Space;
 use crate::cpu::{
     Element,
+    half::Stored,
     par::{self, Piece, Shared},
 };
 use graph::DType;
@@ -36,9 +37,80 @@ pub(super) trait Reducer<T: Element>: Copy + Send + Sync + 'static {
     fn finish(&self, w: Self::Wide, context: T) -> T;
 }
 
+/// Stored elements that are reduced as `T`.
+pub(super) trait Read<T: Element>: Element {
+    /// Room for a run that is converted.
+    type Run;
+    /// Room for a row of [`COLUMNS`] that is converted.
+    type Row;
+    fn run() -> Self::Run;
+    fn row() -> Self::Row;
+    /// `n` elements (at most [`GATHER`]) from `x` on.
+    ///
+    /// # Safety
+    ///
+    /// They are readable.
+    unsafe fn of_run<'a>(x: *const Self, n: usize, room: &'a mut Self::Run) -> &'a [T];
+    /// `n` elements (at most [`COLUMNS`]) from `x` on.
+    ///
+    /// # Safety
+    ///
+    /// They are readable.
+    unsafe fn of_row<'a>(x: *const Self, n: usize, room: &'a mut Self::Row) -> &'a [T];
+}
+
+impl<T: Element> Read<T> for T {
+    type Run = ();
+    type Row = ();
+    #[inline(always)]
+    fn run() {}
+    #[inline(always)]
+    fn row() {}
+    #[inline(always)]
+    unsafe fn of_run<'a>(x: *const T, n: usize, (): &'a mut ()) -> &'a [T] {
+        // SAFETY: by this function's contract.
+        unsafe { std::slice::from_raw_parts(x, n) }
+    }
+    #[inline(always)]
+    unsafe fn of_row<'a>(x: *const T, n: usize, (): &'a mut ()) -> &'a [T] {
+        // SAFETY: by this function's contract.
+        unsafe { std::slice::from_raw_parts(x, n) }
+    }
+}
+
+macro_rules! read_halves {
+    ($($t:ty),*) => {$(
+        impl Read<f32> for $t {
+            type Run = [f32; GATHER];
+            type Row = [f32; COLUMNS];
+            #[inline(always)]
+            fn run() -> [f32; GATHER] {
+                [0.0; GATHER]
+            }
+            #[inline(always)]
+            fn row() -> [f32; COLUMNS] {
+                [0.0; COLUMNS]
+            }
+            #[inline(always)]
+            unsafe fn of_run<'a>(x: *const $t, n: usize, room: &'a mut [f32; GATHER]) -> &'a [f32] {
+                // SAFETY: by this function's contract; the room has as many.
+                unsafe { <$t>::widen(x, room[..n].as_mut_ptr(), n) };
+                &room[..n]
+            }
+            #[inline(always)]
+            unsafe fn of_row<'a>(x: *const $t, n: usize, room: &'a mut [f32; COLUMNS]) -> &'a [f32] {
+                // SAFETY: by this function's contract; the room has as many.
+                unsafe { <$t>::widen(x, room[..n].as_mut_ptr(), n) };
+                &room[..n]
+            }
+        }
+    )*};
+}
+read_halves!(half::f16, half::bf16);
+
 /// Memory of a reduction: input, context and output, of the space's sizes. The context may be the output.
-pub(super) struct Memory<'a, T, W> {
-    pub(super) x: *const T,
+pub(super) struct Memory<'a, X, T, W> {
+    pub(super) x: *const X,
     pub(super) context: Option<*const T>,
     pub(super) y: *mut T,
     /// As many as [`Space::workspace`] says.
@@ -50,7 +122,11 @@ pub(super) struct Memory<'a, T, W> {
 /// # Safety
 ///
 /// Input, context and output are valid for the space's sizes, and nothing else touches the output meanwhile.
-pub(super) unsafe fn reduce<T: Element, R: Reducer<T>>(space: &Space, r: R, memory: Memory<'_, T, R::Wide>) {
+pub(super) unsafe fn reduce<X: Read<T>, T: Element, R: Reducer<T>>(
+    space: &Space,
+    r: R,
+    memory: Memory<'_, X, T, R::Wide>,
+) {
     let (tasks, outputs) = (space.tasks() * space.slices, space.outputs());
     let context = memory.context.map(|c| Shared(c.cast_mut()));
     let partials = Shared(memory.partials.as_mut_ptr());
@@ -78,19 +154,19 @@ pub(super) unsafe fn reduce<T: Element, R: Reducer<T>>(space: &Space, r: R, memo
     }
 }
 
-struct Reduction<'a, T, R: Reducer<T>>
+struct Reduction<'a, X, T, R: Reducer<T>>
 where
     T: Element,
 {
     space: &'a Space,
     r: R,
-    x: Shared<T>,
+    x: Shared<X>,
     context: Option<Shared<T>>,
     y: Shared<T>,
     partials: Shared<R::Wide>,
 }
 
-impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
+impl<X: Read<T>, T: Element, R: Reducer<T>> Reduction<'_, X, T, R> {
     /// Stores the result of one slice of output `o`.
     ///
     /// # Safety
@@ -116,13 +192,14 @@ impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
         let mut wide = r.lift(r.start());
         let (mut lanes, mut few, mut one) = ([r.start(); LANES], [r.start(); FEW], r.start());
         let mut steps = 0;
+        let mut room = X::run();
         let mut at = range.start;
         while at < range.end {
             let (row, column) = (at / run, at % run);
             let n = (run - column).min(range.end - at).min(GATHER);
             // SAFETY: the elements are inside the input.
             let x = unsafe {
-                std::slice::from_raw_parts(self.x.0.add(base + self.space.row(row) + column).cast_const(), n)
+                X::of_run(self.x.0.add(base + self.space.row(row) + column).cast_const(), n, &mut room)
             };
             // Four chunks at a time: shorter chains are faster, and more accurate.
             let (quads, rest) = x.as_chunks::<{ 4 * LANES }>();
@@ -184,10 +261,8 @@ impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
     ) {
         let r = &self.r;
         let base = self.space.group(g) + at;
-        // SAFETY: the elements are inside the input.
-        let row = |i: usize| unsafe {
-            std::slice::from_raw_parts(self.x.0.add(base + self.space.row(i)).cast_const(), n)
-        };
+        let at = |i: usize| self.x.0.wrapping_add(base + self.space.row(i)).cast_const();
+        let mut rooms = [X::row(), X::row(), X::row(), X::row()];
         wide[..n].fill(r.lift(r.start()));
         let mut start = range.start;
         while start < range.end {
@@ -196,7 +271,12 @@ impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
             let lane = &mut lanes[..n];
             let context = &context[..n];
             while start + 4 <= end {
-                let (a, b, c, d) = (row(start), row(start + 1), row(start + 2), row(start + 3));
+                let [ra, rb, rc, rd] = &mut rooms;
+                // SAFETY: the elements are inside the input.
+                let (a, b, c, d) = unsafe {
+                    let (a, b) = (X::of_row(at(start), n, ra), X::of_row(at(start + 1), n, rb));
+                    (a, b, X::of_row(at(start + 2), n, rc), X::of_row(at(start + 3), n, rd))
+                };
                 for i in 0..n {
                     let one = |x: T| r.one(x, context[i]);
                     let four = r.merge(r.merge(one(a[i]), one(b[i])), r.merge(one(c[i]), one(d[i])));
@@ -205,7 +285,9 @@ impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
                 start += 4;
             }
             while start < end {
-                for ((lane, x), k) in lane.iter_mut().zip(row(start)).zip(context) {
+                // SAFETY: as above.
+                let row = unsafe { X::of_row(at(start), n, &mut rooms[0]) };
+                for ((lane, x), k) in lane.iter_mut().zip(row).zip(context) {
                     *lane = r.merge(*lane, r.one(*x, *k));
                 }
                 start += 1;
@@ -217,7 +299,7 @@ impl<T: Element, R: Reducer<T>> Reduction<'_, T, R> {
     }
 }
 
-impl<T: Element, R: Reducer<T>> Piece for Reduction<'_, T, R> {
+impl<X: Read<T>, T: Element, R: Reducer<T>> Piece for Reduction<'_, X, T, R> {
     #[inline(always)]
     fn run(&self, tasks: Range<usize>) {
         let space = self.space;

@@ -1,13 +1,16 @@
 //! ReduceSum and its kin. Attributes: `axes` (sorted, not negative) and `keepdims` (whether they stay as extent 1).
 
 use super::{
-    engine::{Memory, Reducer, reduce},
+    engine::{Memory, Read, Reducer, reduce},
     space::Space,
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
-    cpu::{CpuKernel, Element, Float, Math},
+    cpu::{
+        CpuKernel, Element, Float, Math,
+        half::{self, is_half},
+    },
     elementwise::binary::Wrapping,
     export::Export,
     grad::GradCx,
@@ -195,6 +198,29 @@ impl<T: Wrapping, const LARGEST: bool> Reducer<T> for Extreme<T, LARGEST> {
     }
 }
 
+/// A kernel that reduces input 0, of 16-bit floats, with `r`: results are made in the workspace and rounded.
+fn half_kernel<S, R>(s: &Signature<'_>, r: R) -> Result<CpuKernel, OpError>
+where
+    S: half::Stored<Work = f32> + Read<f32>,
+    R: Reducer<f32>,
+{
+    let space = Space::new(&s.dims(0)?, s.attrs.ints("axes")?);
+    let outputs = space.outputs();
+    let partials = space.workspace() as usize / size_of::<R::Wide>();
+    Ok(Box::new(move |io| {
+        let room = io.workspace::<R::Wide>();
+        let (partials, rest) = room.split_at_mut(partials);
+        let y = rest.as_mut_ptr().cast::<f32>();
+        let memory = Memory { x: io.input_ptr::<S>(0).0, context: None, y, partials };
+        // SAFETY: the space is that of input and output; `half_facts` has room for the outputs behind the partial sums.
+        unsafe {
+            reduce(&space, r, memory);
+            half::Stored::narrow(y.cast_const(), io.output_ptr::<S>(0).0, outputs);
+        }
+        Ok(())
+    }))
+}
+
 /// A kernel that reduces input 0 with `r`.
 fn kernel<T: Element, R: Reducer<T>>(s: &Signature<'_>, r: R) -> Result<CpuKernel, OpError> {
     let space = Space::new(&s.dims(0)?, s.attrs.ints("axes")?);
@@ -264,8 +290,14 @@ fn reduced(shape: &Shape, axes: &[i64], keep: bool) -> Shape {
 }
 
 fn facts(s: &Signature<'_>) -> Facts {
+    let half = s.opt_input(0).is_some_and(|t| is_half(t.dtype));
     match (s.dims(0), s.attrs.ints("axes")) {
-        (Ok(dims), Ok(axes)) => Facts::with_workspace(Space::new(&dims, axes).workspace()),
+        (Ok(dims), Ok(axes)) => {
+            let space = Space::new(&dims, axes);
+            // Results of halves are float32 at first.
+            let results = if half { (space.outputs() as u64 * 4).next_multiple_of(8) } else { 0 };
+            Facts::with_workspace(space.workspace() + results)
+        }
         _ => Facts::default(),
     }
 }
@@ -444,7 +476,11 @@ reductions! {
         let dy = kept_cotangent(g)?;
         set_expanded(g, dy)
     },
-    kernel |s| crate::for_number!(s.input(0)?.dtype, "ReduceSum", T => sum::<T>(s));
+    kernel |s| match s.input(0)?.dtype {
+        DType::F16 => half_kernel::<::half::f16, _>(s, Sum(Plain, |w: f64, _: f32| w as f32)),
+        DType::BF16 => half_kernel::<::half::bf16, _>(s, Sum(Plain, |w: f64, _: f32| w as f32)),
+        d => crate::for_number!(d, "ReduceSum", T => sum::<T>(s)),
+    };
 
     /// The mean; integers are truncated.
     ReduceMean "ReduceMean",

@@ -23,6 +23,17 @@ pub struct Row {
     pub seconds: f64,
     /// Which of several programs ran, if there are several.
     pub program: Option<String>,
+    /// Where the loss is scaled, by what, and how many steps were skipped so far.
+    pub scaling: Option<Scaling>,
+}
+
+/// State of loss scaling after a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// The scale of the next step.
+    pub scale: f64,
+    /// Steps that were skipped so far because gradients were not finite.
+    pub skipped: u64,
 }
 
 /// One line a step, as JSON or CSV.
@@ -31,15 +42,22 @@ pub struct Log {
     csv: bool,
     /// Whether a line says which program ran.
     several: bool,
+    /// Whether a line tells of loss scaling.
+    scaled: bool,
     /// Names of what evaluation tells.
     metrics: Vec<String>,
     path: PathBuf,
 }
 
 impl Log {
-    /// Opens the file, anew or to go on behind the line of step `after`. A line says which program ran if there are `several`; after
-    /// evaluations it has these metrics, too.
-    pub fn open(path: &Path, after: Option<u64>, several: bool, metrics: &[String]) -> Result<Log, CliError> {
+    /// Opens the file, anew or to go on behind the line of step `after`. A line says which program ran if there are `several`, and by what
+    /// the loss is scaled if it is; after evaluations it has these metrics, too.
+    pub fn open(
+        path: &Path,
+        after: Option<u64>,
+        (several, scaled): (bool, bool),
+        metrics: &[String],
+    ) -> Result<Log, CliError> {
         let fail = |e: std::io::Error| CliError::unwritable(path, &e);
         if let Some(step) = after {
             forget_later(path, step)?;
@@ -53,14 +71,16 @@ impl Log {
         if csv && fresh {
             let columns: String = metrics.iter().map(|m| format!(",eval_{m}")).collect();
             let program = if several { ",program" } else { "" };
-            writeln!(out, "step,epoch,loss,lr,seconds{program}{columns}").map_err(fail)?;
+            let scaling = if scaled { ",scale,skipped" } else { "" };
+            writeln!(out, "step,epoch,loss,lr,seconds{program}{scaling}{columns}").map_err(fail)?;
         }
-        Ok(Log { out, csv, several, metrics: metrics.to_vec(), path: path.to_owned() })
+        Ok(Log { out, csv, several, scaled, metrics: metrics.to_vec(), path: path.to_owned() })
     }
 
     /// Writes a line.
     pub fn step(&mut self, row: &Row, evaluated: Option<&Metrics>) -> Result<(), CliError> {
-        let Row { step, epoch, loss, lr, seconds, program } = row;
+        let Row { step, epoch, loss, lr, seconds, program, scaling } = row;
+        let scaling = scaling.as_ref().filter(|_| self.scaled);
         let line = if self.csv {
             let cell = |name: &String| {
                 let found = evaluated.and_then(|e| e.iter().find(|(n, _)| n == name));
@@ -69,11 +89,16 @@ impl Log {
             let cells: String = self.metrics.iter().map(cell).collect();
             let program = program.as_deref().filter(|_| self.several);
             let program = program.map_or_else(String::new, |p| format!(",{:?}", p));
-            format!("{step},{epoch},{loss},{lr},{seconds:.6}{program}{cells}")
+            let scaling = scaling.map_or_else(String::new, |s| format!(",{},{}", s.scale, s.skipped));
+            format!("{step},{epoch},{loss},{lr},{seconds:.6}{program}{scaling}{cells}")
         } else {
             let mut line = json!({"schema": 1, "step": step, "epoch": epoch, "loss": loss, "lr": lr, "seconds": seconds});
             if let Some(p) = program {
                 line["program"] = p.as_str().into();
+            }
+            if let Some(s) = scaling {
+                line["scale"] = s.scale.into();
+                line["skipped"] = s.skipped.into();
             }
             if let Some(e) = evaluated {
                 line["eval"] = object(e).into();

@@ -3,7 +3,7 @@
 use super::{
     Args, OnNan,
     evaluation::{Evaluation, Metrics, object, text},
-    log::{Log, Row},
+    log::{Log, Row, Scaling},
     source::Source,
 };
 use crate::{
@@ -18,6 +18,7 @@ use crate::{
     session::by_name,
     units,
 };
+use compiler::train::{SCALE, SKIPPED};
 use plan::{ProgramKind, hex};
 use runtime::{
     RunOptions, RuntimeError, Session, Staged, StepInputs, StepResult,
@@ -74,6 +75,8 @@ pub struct Run<'a> {
     pub ahead: Option<(i64, Staged)>,
     /// The program that ran last.
     pub program: usize,
+    /// Whether it was told that the loss scale fell below 1.
+    pub told_scale: bool,
     /// Why steps ran dynamic, each told once.
     pub told: BTreeSet<String>,
     /// Bits of every loss, for `--compare`.
@@ -132,8 +135,14 @@ impl Run<'_> {
             }
             self.cursor.step = step;
             self.cursor.batch += 1;
+            let scaling = self.scaling().map_err(|e| self.rescue(e))?;
+            self.tell_scale(scaling);
             if self.global.json {
                 let mut line = json!({"schema": 1, "step": step, "loss": loss, "seconds": seconds});
+                if let Some(s) = scaling {
+                    line["scale"] = s.scale.into();
+                    line["skipped"] = s.skipped.into();
+                }
                 if let Some(p) = self.ran() {
                     line["program"] = p.into();
                 }
@@ -146,16 +155,39 @@ impl Run<'_> {
             }
             let program = self.ran();
             if let Some(log) = &mut self.log {
-                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds, program };
+                let row = Row { step, epoch: self.cursor.epoch, loss, lr, seconds, program, scaling };
                 let written = log.step(&row, self.evaluated.as_ref().filter(|_| evaluate).map(|(_, m)| m));
                 written.map_err(|e| self.rescue(e))?;
             }
-            self.tell(step, loss, seconds);
+            self.tell(step, loss, seconds, scaling);
             if due(self.args.every) {
                 self.checkpoint()?;
             }
         }
         Ok(last)
+    }
+
+    /// By what the loss is scaled now, if it is.
+    fn scaling(&self) -> Result<Option<Scaling>, CliError> {
+        if self.session.plan().state.iter().all(|s| &*s.name != SCALE) {
+            return Ok(None);
+        }
+        let number = |name: &str| -> Result<f64, CliError> {
+            let mut bytes = [0; 4];
+            self.session.read_state(name, 0, &mut bytes)?;
+            Ok(f64::from(f32::from_le_bytes(bytes)))
+        };
+        Ok(Some(Scaling { scale: number(SCALE)?, skipped: number(SKIPPED)? as u64 }))
+    }
+
+    /// Says once that scaling does not help.
+    fn tell_scale(&mut self, scaling: Option<Scaling>) {
+        if let Some(s) = scaling.filter(|s| s.scale < 1.0 && !self.told_scale) {
+            self.told_scale = true;
+            let what =
+                format!("the loss scale fell to {}: gradients overflow float16 whatever it is", s.scale);
+            note(self.global.quiet, format!("{what}; --amp bf16 has the range of float32"));
+        }
     }
 
     /// Which of several programs of its kind ran last: its sizes, and its arena where others are for the same sizes; empty of one alone.
@@ -282,7 +314,7 @@ impl Run<'_> {
     }
 
     /// A progress line: on a terminal it is written over, elsewhere one every 30 s.
-    fn tell(&mut self, step: u64, loss: f64, seconds: f64) {
+    fn tell(&mut self, step: u64, loss: f64, seconds: f64, scaling: Option<Scaling>) {
         if self.global.quiet {
             return;
         }
@@ -295,8 +327,9 @@ impl Run<'_> {
         let eta = Duration::from_secs_f64((seconds * left as f64).min(1e9)).as_secs();
         let eval = self.evaluated.as_ref();
         let eval = eval.map_or_else(String::new, |(at, m)| format!("   after {at}: {}", text(m)));
+        let scale = scaling.map_or_else(String::new, |s| text_of(&s));
         let line = format!(
-            "step {step}/{}   loss {loss:.6}{eval}   {seconds:.3} s/step   arena {}{}   {}:{:02}:{:02} left",
+            "step {step}/{}   loss {loss:.6}{scale}{eval}   {seconds:.3} s/step   arena {}{}   {}:{:02}:{:02} left",
             self.total,
             units::bytes(self.arena()),
             self.ran().map_or_else(String::new, |p| format!("   {p}")),
@@ -379,12 +412,17 @@ impl Run<'_> {
         }
         let per_step = median(&self.step_seconds);
         let predicted = planning::predicted_step_seconds(plan);
+        let scaling = self.scaling()?;
         if self.global.json {
-            let object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
+            let mut object = json!({"schema": 1, "steps": self.cursor.step, "loss": loss, "seconds": seconds,
                 "seconds_per_step": per_step, "predicted_seconds_per_step": predicted,
                 "arena_bytes": plan.arena, "budget_bytes": plan.budget, "peak_rss_bytes": peak_rss,
                 "peak_anonymous_rss_bytes": self.peak_anonymous, "numerics": hex(&plan.numerics),
                 "eval": self.evaluated.as_ref().map(|(_, m)| object(m)), "saved": saved});
+            if let Some(s) = scaling {
+                object["scale"] = s.scale.into();
+                object["skipped"] = s.skipped.into();
+            }
             println!("{object}");
         } else {
             let steps = match (done, self.resumed_at) {
@@ -399,12 +437,13 @@ impl Run<'_> {
             };
             let eval = self.evaluated.as_ref();
             let eval = eval.map_or_else(String::new, |(_, m)| format!("evaluation: {}   ", text(m)));
+            let scale = scaling.map_or_else(String::new, |s| format!("{}   ", text_of(&s).trim_start()));
             let predicted =
                 predicted.map_or_else(String::new, |p| format!(", predicted {}", units::seconds(p)));
             let each =
                 per_step.map_or_else(String::new, |s| format!(" ({} each{predicted})", units::seconds(s)));
             println!(
-                "{steps} in {seconds:.1} s{each}   {loss}{eval}arena {} within {}   peak resident {}",
+                "{steps} in {seconds:.1} s{each}   {loss}{scale}{eval}arena {} within {}   peak resident {}",
                 units::bytes(plan.arena),
                 units::bytes(plan.budget),
                 peak_rss.map_or_else(|| "unknown".to_owned(), units::bytes)
@@ -412,6 +451,12 @@ impl Run<'_> {
         }
         Ok(0)
     }
+}
+
+/// `   loss scale 32768, 3 steps skipped`.
+fn text_of(s: &Scaling) -> String {
+    let steps = if s.skipped == 1 { "step" } else { "steps" };
+    format!("   loss scale {}, {} {steps} skipped", s.scale, s.skipped)
 }
 
 /// The middle of some durations; `None` if there is none.
