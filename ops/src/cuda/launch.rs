@@ -14,7 +14,7 @@ pub(crate) const WORDS: usize = 896;
 /// From this many elements on offsets take 64 bits: strides of a grid must not overflow on top of it.
 const WIDE: u64 = 1 << 30;
 
-/// A kernel source. It includes `dtrc_device.h` and nothing else.
+/// A kernel source. It includes `dtrc_device.h`, one that multiplies on tensor cores `dtrc_tensor.h` too, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// Its path below `ops/src`.
