@@ -3,8 +3,8 @@
 // One block runs after the other, each thread of it up to its next barrier in turn. So a run is the same every time, and what a GPU would
 // only sometimes show is always found: a barrier that some threads do not reach, or reach at another place; a shuffle without the whole
 // warp; an element of shared memory that two threads use between two barriers, one of them writing; one that is read before it is
-// written, or lies outside of its array; and where a warp holds fragments together, every lane's place in them (dtrc_tensor.h). Not covered:
-// the order of blocks, races in global memory, how long anything takes, how tensor cores round their sums.
+// written, or lies outside of its array; and where a warp holds fragments together, every lane's place in them (dtrc_tensor.h). Not
+// covered: the order of blocks, races in global memory, how long anything takes, how tensor cores round their sums.
 #ifndef DTRC_HOST_H
 #define DTRC_HOST_H
 

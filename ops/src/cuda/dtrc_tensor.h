@@ -193,8 +193,8 @@ dev u32 to_tf32(f32 x) {
 
 // c += a b for 16 x DEPTH and DEPTH x 8 elements of type Elem, in float32. DEPTH is 16 for 16-bit elements and 8 for TF32 (Elem f32). With
 // g = lane / 4 and t = lane % 4, c has rows g, g, g + 8, g + 8 and columns 2t, 2t + 1, 2t, 2t + 1. Of 16-bit elements a word holds two that
-// are neighbours along the depth: a rows g, g + 8, g, g + 8 at 2t, 2t, 2t + 8, 2t + 8, b column g at 2t, 2t + 8. Of TF32 a has rows g, g + 8,
-// g, g + 8 at t, t, t + 4, t + 4, b column g at t, t + 4.
+// are neighbours along the depth: a rows g, g + 8, g, g + 8 at 2t, 2t, 2t + 8, 2t + 8, b column g at 2t, 2t + 8. Of TF32 a has rows g, g +
+// 8, g, g + 8 at t, t, t + 4, t + 4, b column g at t, t + 4.
 #ifdef DTRC_HOST
 template <class Elem> struct Halves {
     static const int DEPTH = 16;

@@ -206,6 +206,15 @@ impl Builder {
         self
     }
 
+    /// The types of a source that has one for most operands, T, and another where `dtype` is not that.
+    pub(crate) fn types(&mut self, main: DType, name: &'static str, dtype: DType) -> &mut Builder {
+        self.define("T", dtype_name(main));
+        if dtype != main {
+            self.define(name, dtype_name(dtype));
+        }
+        self
+    }
+
     /// The next launches are of another source.
     pub(crate) fn source(&mut self, source: Source) -> &mut Builder {
         (self.source, self.defines) = (source, Vec::new());

@@ -2,8 +2,8 @@
 //
 // TENSOR: none on plain cores, tiles of 64 x 64 results, 16 terms at a time through shared memory, 4 x 4 results a thread; else on tensor
 // cores, 1 for 16-bit floats and 2 for float32 rounded to TF32, tiles of 128 x 64, 64 bytes of terms at a time in two stages, of which one
-// is filled while the other is multiplied; a warp has 32 x 32 results. KIND says how operands are found. Where results are few and terms many, the terms are cut into slices (by shape alone); their sums go
-// through the workspace and `combine` adds them in order.
+// is filled while the other is multiplied; a warp has 32 x 32 results. KIND says how operands are found. Where results are few and terms
+// many, the terms are cut into slices (by shape alone); their sums go through the workspace and `combine` adds them in order.
 #ifdef TENSOR
 #define BLOCKS 2
 #endif
@@ -149,8 +149,8 @@ template <class P> dev void tile(const P &p, I rows, I columns, I m0, I n0, I k0
 template <bool ALONG_TERMS, int SIDE> struct Staged {
     static const int LINE = ALONG_TERMS ? DEEP + PER : SIDE + 8, SIZE = LINE * (ALONG_TERMS ? SIDE : DEEP);
     dev static int at(int m, int k) { return ALONG_TERMS ? m * LINE + k : k * LINE + m; }
-    // Which row of the four matrices of a fragment of 16 by 16 this lane names. PAIRED: the second matrix is the first one's neighbour along
-    // the terms, else across.
+    // Which row of the four matrices of a fragment of 16 by 16 this lane names. PAIRED: the second matrix is the first one's neighbour
+    // along the terms, else across.
     template <bool PAIRED> dev static int row(int m, int k) {
         int l = (int)threadIdx.x % 32, second = l / 8 % 2 * 8, third = l / 16 * 8, along = PAIRED ? second : third;
         int across = PAIRED ? third : second;
