@@ -2,7 +2,7 @@
 //!
 //! Its functions are taken from the very file that was found, not by name from wherever the loader looks.
 
-use crate::{Cache, CompileError, Compiler, Image, Unit, search::said};
+use crate::{Cache, CompileError, Compiler, Image, Unit, search::said, unit::HEADERS};
 use libloading::Library;
 use std::{
     ffi::{CString, c_char, c_int},
@@ -125,8 +125,10 @@ impl Nvrtc {
         let options = options.iter().map(|o| text(o)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let (source, name) = (text(&unit.text)?, text(&unit.name)?);
-        let (header, include) = (text(&unit.headers[0])?, text("dtrc_device.h")?);
-        let (headers, includes) = ([header.as_ptr()], [include.as_ptr()]);
+        let texts = [text(&unit.headers[0])?, text(&unit.headers[2])?];
+        let names = [text(HEADERS[0])?, text(HEADERS[2])?];
+        let (headers, includes) =
+            (texts.each_ref().map(|t| t.as_ptr()), names.each_ref().map(|t| t.as_ptr()));
         let mut program: Program = std::ptr::null_mut();
         let f = &self.functions;
         // SAFETY: all texts live through the call, which copies them.
@@ -135,7 +137,7 @@ impl Nvrtc {
                 &raw mut program,
                 source.as_ptr(),
                 name.as_ptr(),
-                1,
+                2,
                 headers.as_ptr(),
                 includes.as_ptr(),
             )

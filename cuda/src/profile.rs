@@ -30,9 +30,10 @@ pub struct DeviceFigures {
     pub launch_nanos: u64,
 }
 
-/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, and memory. Planning depends on ratios of times,
-/// not on their size.
+/// What our kernels reach of a device's peaks, in thousandths: products on plain cores, on tensor cores, and memory. Planning depends on
+/// ratios of times, not on their size.
 const PRODUCT_PERMILLE: f64 = 600.0;
+const TENSOR_PERMILLE: f64 = 300.0;
 const MEMORY_PERMILLE: f64 = 800.0;
 
 /// Rates that kernels of ours reach on a device.
@@ -49,12 +50,13 @@ pub struct Reached {
 }
 
 impl DeviceFigures {
-    /// What is reached of them, in float32.
-    pub fn reached(&self) -> Reached {
-        let products = self.float32 as f64 * PRODUCT_PERMILLE / 1000.0;
+    /// What is reached of them, in float32; with `tf32` its products run on tensor cores.
+    pub fn reached(&self, tf32: bool) -> Reached {
+        let plain = self.float32 as f64 * PRODUCT_PERMILLE / 1000.0;
+        let tensor = self.tf32 as f64 * TENSOR_PERMILLE / 1000.0;
         Reached {
-            product_flops_per_s: products,
-            other_flops_per_s: products / 2.0,
+            product_flops_per_s: if tf32 { tensor.max(plain) } else { plain },
+            other_flops_per_s: plain / 2.0,
             bytes_per_s: self.bandwidth as f64 * MEMORY_PERMILLE / 1000.0,
             launch_ns: self.launch_nanos as f64,
         }

@@ -3,6 +3,9 @@
 use ops::cuda::Launch;
 use std::path::{Path, PathBuf};
 
+/// Names of what sources include: for the device, beside it for the CPU, for products on tensor cores.
+pub const HEADERS: [&str; 3] = ["dtrc_device.h", "dtrc_host.h", "dtrc_tensor.h"];
+
 /// A source with its macros. Launches that share one share a module.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
@@ -12,8 +15,8 @@ pub struct Unit {
     pub text: String,
     /// Macros, in order.
     pub defines: Vec<(String, String)>,
-    /// What it includes: `dtrc_device.h`, and on the CPU `dtrc_host.h`.
-    pub headers: [String; 2],
+    /// What it may include, in the order of [`HEADERS`].
+    pub headers: [String; 3],
 }
 
 impl Unit {
@@ -23,8 +26,14 @@ impl Unit {
             name: launch.source.name.to_owned(),
             text: launch.source.text.to_owned(),
             defines: launch.defines.iter().map(|(n, v)| ((*n).to_owned(), v.clone())).collect(),
-            headers: [ops::cuda::DEVICE_HEADER.to_owned(), ops::cuda::HOST_HEADER.to_owned()],
+            headers: Unit::own_headers(),
         }
+    }
+
+    /// The headers of this program.
+    pub fn own_headers() -> [String; 3] {
+        use ops::cuda::{DEVICE_HEADER, HOST_HEADER, TENSOR_HEADER};
+        [DEVICE_HEADER, HOST_HEADER, TENSOR_HEADER].map(str::to_owned)
     }
 
     /// The same unit with its texts as they are now below a folder (`ops/src`): tests see a changed kernel without building.
@@ -33,10 +42,14 @@ impl Unit {
         let read = |file: &str, or: &str| {
             std::fs::read_to_string(folder.join(file)).unwrap_or_else(|_| or.to_owned())
         };
-        let [device, host] = &self.headers;
+        let [device, host, tensor] = &self.headers;
         Unit {
             text: read(&self.name, &self.text),
-            headers: [read("cuda/dtrc_device.h", device), read("cuda/dtrc_host.h", host)],
+            headers: [
+                read("cuda/dtrc_device.h", device),
+                read("cuda/dtrc_host.h", host),
+                read("cuda/dtrc_tensor.h", tensor),
+            ],
             ..self.clone()
         }
     }
@@ -50,8 +63,8 @@ impl Unit {
     pub fn hash(&self) -> blake3::Hash {
         let mut h = blake3::Hasher::new();
         let defines = self.defines.iter().flat_map(|(n, v)| [n.as_str(), v.as_str()]);
-        let parts = [&*self.headers[0], &self.headers[1], &self.name, &self.text];
-        for part in parts.into_iter().chain(defines) {
+        let headers = self.headers.iter().map(String::as_str);
+        for part in headers.chain([&*self.name, &*self.text]).chain(defines) {
             h.update(&(part.len() as u64).to_le_bytes());
             h.update(part.as_bytes());
         }

@@ -186,6 +186,58 @@ fn bulk_kernels_access_16_bytes() {
     }
 }
 
+/// The units of an operator's first case in a type, in TF32 where that is float32.
+fn on_tensor_cores(op: &str, dtype: DType) -> Vec<(Unit, &'static str)> {
+    let op = ops::find(op).unwrap();
+    let mut case = op.cases().swap_remove(0);
+    case.attrs = case.attrs.with("tf32", dtype == DType::F32);
+    let launches = case_of(op, &case, dtype, 1).unwrap().launches(op);
+    let tensor = launches.iter().filter(|l| l.defines.iter().any(|(n, _)| *n == "TENSOR"));
+    tensor.map(|l| (current(l), op.name())).collect()
+}
+
+/// Products use tensor cores, copies of 16 bytes and no more registers than two blocks a processor have, 64-bit indices included.
+#[test]
+fn products_multiply_on_tensor_cores() {
+    let Some(nvrtc) = nvrtc() else { return };
+    // With those of the test of 16-bit floats every architecture is among them.
+    for (dtype, architectures, instruction) in [
+        (DType::F16, &[75, 90][..], "m16n8k16.row.col.f32.f16.f16.f32"),
+        (DType::BF16, &[80, 100], "m16n8k16.row.col.f32.bf16.bf16.f32"),
+        (DType::F32, &[80, 90, 120], "m16n8k8.row.col.f32.tf32.tf32.f32"),
+    ] {
+        let all = ["MatMul", "Conv", "ConvTranspose", "ConvGradWeight"].map(|op| on_tensor_cores(op, dtype));
+        let units: Vec<(Unit, &str)> = all.into_iter().flatten().collect();
+        assert!(units.len() >= 4, "{dtype}: {} units", units.len());
+        compile_all(&nvrtc, &units, architectures);
+        let mut wide = if dtype == DType::F16 { units.clone() } else { Vec::new() };
+        for (_, value) in wide.iter_mut().flat_map(|(u, _)| &mut u.defines).filter(|(n, _)| n == "INDEX") {
+            "long long".clone_into(value);
+        }
+        compile_all(&nvrtc, &wide, &[80]);
+        let ptx = |architecture| {
+            let done = nvrtc.compile(&units[0].0, architecture, Output::Ptx).unwrap();
+            String::from_utf8_lossy(&done.bytes).into_owned()
+        };
+        let text = ptx(80);
+        let copies = text.matches("cp.async.cg.shared.global").count();
+        assert!(
+            text.contains(&format!("mma.sync.aligned.{instruction}")) && copies >= 4,
+            "{dtype}: {copies} copies"
+        );
+        assert_eq!(text.contains("ldmatrix.sync"), dtype != DType::F32, "{dtype}");
+        if dtype == DType::F16 {
+            let text = ptx(75);
+            assert!(text.contains("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"), "{dtype}");
+            assert!(
+                text.contains("ld.global.v4") || text.contains("ld.global.v2.b64"),
+                "{dtype}: no loads of 16 bytes"
+            );
+            assert!(!text.contains("cp.async"), "{dtype}");
+        }
+    }
+}
+
 #[test]
 fn what_does_not_compile_is_said_with_the_line() {
     let Some(nvrtc) = nvrtc() else { return };

@@ -14,8 +14,7 @@ use std::path::Path;
 fn run(body: &str, blocks: u32) -> Option<Result<(), String>> {
     let (mut sim, mut compiler) = host()?;
     let text = format!("#include \"dtrc_device.h\"\nKERNEL(k, f32 *y) {{\n{body}\n}}\n");
-    let headers = [ops::cuda::DEVICE_HEADER.to_owned(), ops::cuda::HOST_HEADER.to_owned()];
-    let unit = Unit { name: "planted.cu".to_owned(), text, defines: vec![], headers };
+    let unit = Unit { name: "planted.cu".to_owned(), text, defines: vec![], headers: Unit::own_headers() };
     let image = compiler.compile(&unit).unwrap_or_else(|e| panic!("{e}"));
     let module = sim.load(&image, "planted").unwrap();
     let kernel = sim.function(module, "k").unwrap();

@@ -36,10 +36,15 @@ pub struct DeviceArgs {
     /// With --device cuda: the context, modules and graphs come out of --budget, too; by what profile measured, or a rough figure.
     #[arg(long)]
     pub budget_includes_context: bool,
+
+    /// With --device cuda: float32 products and convolutions on tensor cores, from operands rounded to TF32's 10 bits of mantissa, from
+    /// architecture 80 (A100) on. The numbers are others than without, at every budget the same.
+    #[arg(long)]
+    pub tf32: bool,
 }
 
-fn rates(f: &DeviceFigures) -> DeviceProfile {
-    let Reached { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } = f.reached();
+fn rates(f: &DeviceFigures, tf32: bool) -> DeviceProfile {
+    let Reached { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns } = f.reached(tf32);
     DeviceProfile { name: f.name.clone(), product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns }
 }
 
@@ -58,6 +63,7 @@ impl DeviceArgs {
             let flag = [
                 ("--target is the GPU", self.target.is_some()),
                 ("--budget-includes-context is", self.budget_includes_context),
+                ("--tf32 is a choice", self.tf32),
             ];
             return match flag.into_iter().find(|f| f.1) {
                 Some((what, _)) => Err(CliError::usage(format!("{what} of --device cuda"))),
@@ -80,7 +86,10 @@ impl DeviceArgs {
             return Err(CliError::usage(what));
         };
         note(quiet, format!("costs estimated, from shipped figures of {}", figures.name));
-        Ok(CostModel { context_bytes: Some(figures.context), ..CostModel::estimated(rates(&figures)) })
+        Ok(CostModel {
+            context_bytes: Some(figures.context),
+            ..CostModel::estimated(rates(&figures, self.tf32))
+        })
     }
 
     /// Refuses the first node that kernels for the device cannot run, where it is known which device that is.
@@ -145,7 +154,7 @@ pub fn opened(name: &str) -> DeviceProfile {
         bytes_per_s,
         launch_ns,
     };
-    of_device(name).map_or(unknown, |f| DeviceProfile { name: name.to_owned(), ..rates(&f) })
+    of_device(name).map_or(unknown, |f| DeviceProfile { name: name.to_owned(), ..rates(&f, false) })
 }
 
 #[cfg(test)]

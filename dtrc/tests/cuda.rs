@@ -154,3 +154,38 @@ fn costs_of_the_wrong_device_are_refused() {
     with(&["--budget-includes-context"]).fails(64, &["--device cuda"]);
     with(&["--target", "h200"]).fails(64, &["--target is the GPU"]);
 }
+
+/// `--tf32` is part of the numerics and of the plan, changes losses a little, and is refused where the device has none of it.
+#[test]
+fn products_in_tf32() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = mlp_data(dir.path(), 2);
+    let mlp = model("mlp_tiny");
+    let numerics = |more: &[&str]| -> String {
+        let out = dir.path().join("mlp.dtrc").display().to_string();
+        let base = ["--json", "compile", &mlp, "--budget", "100%", "-o", &out, "--device", "cuda"];
+        let done = dtrc(&[&base[..], more].concat()).ok();
+        let object: Value = serde_json::from_str(done.stdout.lines().last().unwrap()).unwrap();
+        object["numerics"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(numerics(&["--target", "a100"]), numerics(&["--target", "a100", "--tf32"]));
+    let refused = |more: &[&str], why: &str| {
+        let out = dtrc(&[&["compile", &mlp, "--budget", "100%"], more].concat());
+        assert!(out.code == 64 && out.stderr.contains(why), "{}", out.stderr);
+    };
+    refused(
+        &["--device", "cuda", "--target", "t4", "--tf32"],
+        "TF32 before CUDA architecture 80 (this is 75)",
+    );
+    refused(&["--tf32"], "--tf32 is a choice of --device cuda");
+    let base =
+        ["--json", "train", &mlp, "--budget", "100%", "--data", &data, "--lr", "0.01", "--device", "cuda"];
+    let base = [&base[..], &["--target", "h200"]].concat();
+    let losses = |o: &Outcome| -> Vec<f64> { o.losses().iter().map(|l| l.parse().unwrap()).collect() };
+    let Some(exact) = simulated(&base) else { return };
+    let (exact, tf32) =
+        (losses(&exact.ok()), losses(&simulated(&[&base[..], &["--tf32"]].concat()).unwrap().ok()));
+    assert_eq!((exact.len(), tf32.len()), (2, 2));
+    assert_ne!(exact, tf32);
+    assert!(exact.iter().zip(&tf32).all(|(a, b)| (a - b).abs() < 5e-3 * a.abs()), "{exact:?} {tf32:?}");
+}

@@ -23,7 +23,7 @@ pub fn costs(device: &Described) -> CostModel {
                 Rates::of(Device::Cuda);
             Reached { product_flops_per_s, other_flops_per_s, bytes_per_s, launch_ns }
         },
-        |f| f.reached(),
+        |f| f.reached(false),
     );
     CostModel::estimated(DeviceProfile {
         name: device.name.clone(),

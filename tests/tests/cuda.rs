@@ -8,9 +8,9 @@ use ops::Builder;
 use plan::{Device, Place, Plan, ProgramKind, Step};
 use rewrite::Level;
 use runtime::{CpuDevice, CudaDevice, Device as _, LoadOptions, RunOptions, Session, StepInputs, resolve};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tests::{
-    Weights, data,
+    data,
     on_cuda::{Model, compiler, plans, simulated},
 };
 
@@ -194,22 +194,35 @@ fn errors_of_every_driver_call_are_sentences() {
     assert_eq!(first_error(&m, &plan, Sim::new(MEMORY), compiler().unwrap()), None);
 }
 
+/// Of a program without state.
+struct NoWeights;
+
+impl runtime::WeightSource for NoWeights {
+    fn load(
+        &mut self,
+        name: &str,
+        _: &TensorType,
+        _: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(), String> {
+        Err(format!("no {name}"))
+    }
+}
+
 /// A program of 16-bit floats runs, and a device without bfloat16 refuses it by node and operator.
 #[test]
 fn bfloat16_runs_where_the_device_has_it() {
     let Some(_) = compiler() else { return };
     let mut g = Graph::default();
-    let x = g.add_input("x".to_owned(), TensorType::new(DType::F32, &[3]), InputRole::Data);
+    let x = g.add_input("x".to_owned(), TensorType::new(DType::F32, &[3usize][..]), InputRole::Data);
     let mut b = Builder::new(&mut g);
     let half = b.emit("Cast", Attrs::new().with("to", DType::BF16), &[Some(x)]).unwrap()[0];
     let kept = b.emit("Relu", Attrs::new(), &[Some(half)]).unwrap()[0];
     let y = b.emit("Cast", Attrs::new().with("to", DType::F32), &[Some(kept)]).unwrap()[0];
     g.outputs.push(y);
     let plan = plans(&[(ProgramKind::Infer, g)], Device::Cuda, &[1.0]).unwrap().remove(0);
-    let none = BTreeMap::new();
     let load = |sim: Sim| {
         let device = simulated(sim, compiler().unwrap());
-        Session::load(plan.clone(), device, &mut Weights(&none), LoadOptions::default())
+        Session::load(plan.clone(), device, &mut NoWeights, LoadOptions::default())
     };
     let e = load(Sim::new(MEMORY).of_architecture(75)).err().unwrap().to_string();
     assert!(e.contains("Cast") && e.contains("bfloat16 before CUDA architecture 80 (this is 75)"), "{e}");

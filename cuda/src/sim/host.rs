@@ -1,6 +1,6 @@
 //! Kernels as shared libraries for the CPU.
 
-use crate::{CompileError, Compiler, Image, Unit};
+use crate::{CompileError, Compiler, Image, Unit, unit::HEADERS};
 use std::{
     collections::BTreeMap,
     ffi::c_void,
@@ -39,11 +39,8 @@ impl HostCompiler {
     fn build(&self, unit: &Unit, to: &Path) -> Result<(), String> {
         let text = |e: std::io::Error| e.to_string();
         let work = tempfile::tempdir_in(&self.folder).map_err(text)?;
-        for (name, contents) in [
-            ("dtrc_device.h", &unit.headers[0]),
-            ("dtrc_host.h", &unit.headers[1]),
-            ("kernels.cpp", &unit.text),
-        ] {
+        let headers = HEADERS.into_iter().zip(&unit.headers);
+        for (name, contents) in headers.chain([("kernels.cpp", &unit.text)]) {
             fs::write(work.path().join(name), contents).map_err(text)?;
         }
         let library = work.path().join("kernels.so");

@@ -151,6 +151,14 @@ fn load_for(args: &ModelArgs, device: &DeviceArgs, global: Global) -> Result<Mod
             (--dim NAME=N,N,.. or NAME<=N), one program each";
         return Err(CliError::usage(format!("{}: {what}", model.name)));
     }
+    if device.tf32 && model.open.is_some() {
+        let what =
+            "--tf32 is for one size each: bind the model's sizes with --dim NAME=N, without upper bounds";
+        return Err(CliError::usage(format!("{}: {what}", model.name)));
+    }
+    if device.tf32 {
+        model.parts.iter_mut().for_each(|p| ops::cuda::use_tf32(&mut p.graph));
+    }
     device.check(model.parts.iter().map(|p| &p.graph), &model.costs)?;
     Ok(model)
 }

@@ -6,6 +6,15 @@
 // is added by two blocks. A thread keeps EACH columns of the result; more of them are the work of further blocks (`chunks`).
 #include "dtrc_device.h"
 
+// Logarithms of sums; float32 beside 16-bit floats.
+#ifndef STAT
+#define STAT T
+#endif
+// What is added to scores.
+#ifndef MASK
+#define MASK T
+#endif
+
 typedef Num<T>::Arith W;
 
 const int LINE = 65;
@@ -25,8 +34,8 @@ struct Operand {
 };
 
 #ifndef SIDE
-KERNEL(forward, const T *q, const T *k, const T *v, const T *mask, T *y, T *lse, I matrices, I chunks, Dims of_q, Dims of_k, Dims of_v,
-       Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
+KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT *lse, I matrices, I chunks, Dims of_q, Dims of_k,
+       Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Operand oq(of_q), ok(of_k), ov(of_v), oy(of_y);
@@ -36,7 +45,7 @@ KERNEL(forward, const T *q, const T *k, const T *v, const T *mask, T *y, T *lse,
         I chunk = b % chunks, first = b / chunks % down_blocks * 16, i = b / chunks / down_blocks;
         I row = first + r, column = chunk * 16 * EACH + c;
         Rows<T> queries = oq.matrix(q, i), keys = ok.matrix(k, i), values = ov.matrix(v, i);
-        const T *m = mask ? mask + offset_of(i, rank, lead, mask_lead) : nullptr;
+        const MASK *m = mask ? mask + offset_of(i, rank, lead, mask_lead) : nullptr;
         W most = none, sum = 0, acc[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++)
@@ -87,13 +96,13 @@ KERNEL(forward, const T *q, const T *k, const T *v, const T *mask, T *y, T *lse,
                 if (column + 16 * e < ov.columns)
                     y[oy.at(i) + row * oy.stride() + column + 16 * e] = down<T>(acc[e] * scaled);
             if (chunk == 0 && c == 0)
-                lse[i * oq.rows + row] = down<T>(most + m_log(sum));
+                lse[i * oq.rows + row] = down<STAT>(most + m_log(sum));
         }
     }
 }
 #else
 // What is taken from each row of the cotangents of probabilities: the sum of dy y, less the cotangent of the log-sum-exp. A warp a row.
-KERNEL(remainders, const T *y, const T *dy, const T *d_lse, W *less, I matrices, Dims of_y) {
+KERNEL(remainders, const T *y, const T *dy, const STAT *d_lse, W *less, I matrices, Dims of_y) {
     Operand oy(of_y);
     I warps = thread_count() / 32, all = matrices * oy.rows;
     int lane = (int)threadIdx.x % 32;
@@ -108,8 +117,8 @@ KERNEL(remainders, const T *y, const T *dy, const T *d_lse, W *less, I matrices,
     }
 }
 
-KERNEL(backward, const T *q, const T *k, const T *v, const T *mask, const T *dy, const T *lse, const W *less, T *out, I matrices, I chunks,
-       Dims of_q, Dims of_k, Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
+KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *dy, const STAT *lse, const W *less, T *out, I matrices,
+       I chunks, Dims of_q, Dims of_k, Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Operand oq(of_q), ok(of_k), ov(of_v), oy(of_y), own = SIDE == 0 ? oq : SIDE == 1 ? ok : ov;
@@ -118,7 +127,7 @@ KERNEL(backward, const T *q, const T *k, const T *v, const T *mask, const T *dy,
         I chunk = b % chunks, first = b / chunks % down_blocks * 16, i = b / chunks / down_blocks;
         I row = first + r, column = chunk * 16 * EACH + c;
         Rows<T> queries = oq.matrix(q, i), keys = ok.matrix(k, i), values = ov.matrix(v, i), cotangents = oy.matrix(dy, i);
-        const T *m = mask ? mask + offset_of(i, rank, lead, mask_lead) : nullptr;
+        const MASK *m = mask ? mask + offset_of(i, rank, lead, mask_lead) : nullptr;
         W acc[EACH];
 #pragma unroll
         for (int e = 0; e < EACH; e++)

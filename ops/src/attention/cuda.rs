@@ -4,8 +4,9 @@ use super::shape::{Operand, Plan};
 use crate::{
     OpError, Signature,
     cuda::launch::wide_size,
-    cuda::{Arg, BLOCK, Builder, Kernels, Plan as Launches, dtype_name, source},
+    cuda::{Arg, BLOCK, Builder, Kernels, Plan as Launches, source},
 };
+use graph::DType;
 
 /// Columns of the result that one block may have: 16 threads keep so many each.
 const EACH: usize = 16;
@@ -43,11 +44,16 @@ fn mask(s: &Signature<'_>) -> Arg {
     if s.opt_input(3).is_some() { Arg::Input(3) } else { Arg::Null }
 }
 
+fn mask_dtype(s: &Signature<'_>) -> Result<DType, OpError> {
+    Ok(s.opt_input(3).map_or(s.input(0)?.dtype, |m| m.dtype))
+}
+
 fn forward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let p = Plan::new(s, 3)?;
     let (each, chunks) = columns(p.v.columns);
     let mut b = Builder::new(s, source!("attention/attention.cu"))?;
-    b.define("T", dtype_name(s.input(0)?.dtype)).define("EACH", each);
+    let dtype = s.input(0)?.dtype;
+    b.types(dtype, "STAT", s.output(1)?.dtype).types(dtype, "MASK", mask_dtype(s)?).define("EACH", each);
     let mut args = vec![Arg::Input(0), Arg::Input(1), Arg::Input(2), mask(s), Arg::Output(0), Arg::Output(1)];
     args.extend([p.matrices, chunks].map(|v| Arg::Index(v as i64)));
     args.extend(layout(&p)?);
@@ -62,7 +68,8 @@ fn backward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let dtype = s.input(0)?.dtype;
     let lines = p.matrices * p.q.rows;
     let less = b.workspace(lines as u64 * wide_size(dtype));
-    b.define("T", dtype_name(dtype)).define("EACH", 1).define("SIDE", 0);
+    b.types(dtype, "STAT", s.input(5)?.dtype).types(dtype, "MASK", mask_dtype(s)?);
+    b.define("EACH", 1).define("SIDE", 0);
     let d_lse = if s.opt_input(7).is_some() { Arg::Input(7) } else { Arg::Null };
     let count = Arg::Index(p.matrices as i64);
     let args = vec![Arg::Input(4), Arg::Input(6), d_lse, less.clone(), count.clone(), operand(&p.y)];

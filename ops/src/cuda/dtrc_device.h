@@ -20,10 +20,14 @@ typedef double f64;
 #include "dtrc_host.h"
 #else
 #define dev __device__ __forceinline__
-// Arith kernel: blocks of at most 256 threads along x, so that registers need not be spared for more.
-#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, 1) name(__VA_ARGS__)
-// Shared memory; on the CPU every access is watched.
-template <class Elem, int N> struct Shared {
+// A kernel: blocks of at most 256 threads along x, of which a processor is to hold so many at least, so that registers need not be spared
+// for more.
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+#define KERNEL(name, ...) extern "C" __global__ void __launch_bounds__(256, BLOCKS) name(__VA_ARGS__)
+// Shared memory, aligned for accesses of 16 bytes; on the CPU every access is watched.
+template <class Elem, int N> struct alignas(16) Shared {
     Elem data[N];
     dev Elem &operator[](int i) { return data[i]; }
 };

@@ -3,7 +3,8 @@
 // One block runs after the other, each thread of it up to its next barrier in turn. So a run is the same every time, and what a GPU would
 // only sometimes show is always found: a barrier that some threads do not reach, or reach at another place; a shuffle without the whole
 // warp; an element of shared memory that two threads use between two barriers, one of them writing; one that is read before it is
-// written, or lies outside of its array. Not covered: tensor cores, asynchronous copies, the order of blocks, races in global memory.
+// written, or lies outside of its array; and where a warp holds fragments together, every lane's place in them (dtrc_tensor.h). Not
+// covered: the order of blocks, races in global memory, how long anything takes, how tensor cores round their sums.
 #ifndef DTRC_HOST_H
 #define DTRC_HOST_H
 
@@ -231,16 +232,22 @@ template <class Elem> static inline Elem dtrc_shuffle_xor(Elem v, int mask, int 
     memcpy(&v, &bits, sizeof(Elem));
     return v;
 }
-static inline u32 dtrc_ballot(bool v, int line) {
-    u32 all = 0;
+// What each lane of the warp gives.
+static inline void dtrc_gather(u64 v, u64 (&all)[32], int line) {
     int first = dtrc::current & ~31;
     dtrc::Fiber &f = dtrc::fibers[dtrc::current];
     u64 *slot = dtrc::lanes[f.shuffles++ & 1];
     slot[dtrc::current] = v;
     dtrc::wait(dtrc::AT_WARP, line);
+    memcpy(all, slot + first, sizeof(all));
+}
+static inline u32 dtrc_ballot(bool v, int line) {
+    u64 all[32];
+    u32 bits = 0;
+    dtrc_gather(v, all, line);
     for (int i = 0; i < 32; i++)
-        all |= (u32)(slot[first + i] != 0) << i;
-    return all;
+        bits |= (u32)(all[i] != 0) << i;
+    return bits;
 }
 #define shuffle_xor(v, mask) dtrc_shuffle_xor(v, mask, __LINE__)
 #define ballot(v) dtrc_ballot(v, __LINE__)
@@ -267,12 +274,15 @@ template <class Elem, int N> struct Shared {
     // The last write, and the last read: epoch and thread (-1: several).
     u64 written[N], read[N];
     int writer[N], reader[N];
+    // Whether a copy is under way, and the block that began it.
+    u64 expected[N];
 
     struct Place {
         Shared &of;
         int i;
         operator Elem() const {
             int me = dtrc::current;
+            of.arrived(i);
             if (of.written[i] < dtrc::block_start)
                 dtrc::refuse("shared element %d is read before it is written", i);
             if (of.written[i] == dtrc::epoch && of.writer[i] != me)
@@ -282,18 +292,39 @@ template <class Elem, int N> struct Shared {
             return of.data[i];
         }
         Place &operator=(Elem v) {
-            int me = dtrc::current;
-            if (of.written[i] == dtrc::epoch && of.writer[i] != me)
-                dtrc::refuse("race on shared element %d: thread %d wrote it since the last barrier, this one writes", i, of.writer[i]);
-            if (of.read[i] == dtrc::epoch && of.reader[i] != me)
-                dtrc::refuse("race on shared element %d: another thread read it since the last barrier, this one writes", i);
-            of.writer[i] = me;
-            of.written[i] = dtrc::epoch;
+            of.arrived(i);
+            of.take(i);
             of.data[i] = v;
             return *this;
         }
         Place &operator=(const Place &v) { return *this = (Elem)v; }
     };
+    void arrived(int i) const {
+        if (expected[i] && expected[i] == dtrc::block_start)
+            dtrc::refuse("shared element %d is used before a copy to it has arrived", i);
+    }
+    // This thread writes the element.
+    void take(int i) {
+        int me = dtrc::current;
+        if (written[i] == dtrc::epoch && writer[i] != me)
+            dtrc::refuse("race on shared element %d: thread %d wrote it since the last barrier, this one writes", i, writer[i]);
+        if (read[i] == dtrc::epoch && reader[i] != me)
+            dtrc::refuse("race on shared element %d: another thread read it since the last barrier, this one writes", i);
+        writer[i] = me;
+        written[i] = dtrc::epoch;
+    }
+    // A copy to the element begins, and arrives.
+    void expect(int i) {
+        (*this)[i];
+        arrived(i);
+        take(i);
+        expected[i] = dtrc::block_start;
+    }
+    void arrive(int i, Elem v) {
+        expected[i] = 0;
+        take(i);
+        data[i] = v;
+    }
     Place operator[](int i) {
         if (i < 0 || i >= N)
             dtrc::refuse("shared element %d of %d", i, N);

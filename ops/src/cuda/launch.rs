@@ -14,7 +14,7 @@ pub(crate) const WORDS: usize = 896;
 /// From this many elements on offsets take 64 bits: strides of a grid must not overflow on top of it.
 const WIDE: u64 = 1 << 30;
 
-/// A kernel source. It includes `dtrc_device.h` and nothing else.
+/// A kernel source. It includes `dtrc_device.h`, one that multiplies on tensor cores `dtrc_tensor.h` too, and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source {
     /// Its path below `ops/src`.
@@ -203,6 +203,15 @@ impl Builder {
     pub(crate) fn define(&mut self, name: &'static str, value: impl ToString) -> &mut Builder {
         self.defines.retain(|(n, _)| *n != name);
         self.defines.push((name, value.to_string()));
+        self
+    }
+
+    /// The types of a source that has one for most operands, T, and another where `dtype` is not that.
+    pub(crate) fn types(&mut self, main: DType, name: &'static str, dtype: DType) -> &mut Builder {
+        self.define("T", dtype_name(main));
+        if dtype != main {
+            self.define(name, dtype_name(dtype));
+        }
         self
     }
 

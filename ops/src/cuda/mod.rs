@@ -8,14 +8,16 @@ pub(crate) mod launch;
 mod registry;
 
 use crate::{OpError, Signature};
-use graph::DType;
+use graph::{DType, Graph};
 pub use launch::{Arg, BLOCK, Kernels, Launch, Source, dtype_name, width_name};
 pub(crate) use launch::{Builder, blocks_for, source};
 pub use registry::{CudaRegistry, registry};
 
 /// What every source includes, by the name `dtrc_device.h`.
 pub const DEVICE_HEADER: &str = include_str!("dtrc_device.h");
-/// What it includes where kernels run on the CPU, by the name `dtrc_host.h`.
+/// What sources include that multiply on tensor cores, by the name `dtrc_tensor.h`.
+pub const TENSOR_HEADER: &str = include_str!("dtrc_tensor.h");
+/// What the first includes where kernels run on the CPU, by the name `dtrc_host.h`.
 pub const HOST_HEADER: &str = include_str!("dtrc_host.h");
 
 /// Computes what an operator launches for a signature.
@@ -58,8 +60,28 @@ pub(crate) fn kernels(op: &str, s: &Signature<'_>) -> Result<Kernels, OpError> {
     }
 }
 
+/// The attribute of a float32 product that is made on tensor cores, from operands rounded to TF32.
+pub(crate) const TF32: &str = "tf32";
+
+/// Marks the products and convolutions of a graph whose operands are float32: on CUDA they are made in TF32. It changes their bits, and is
+/// part of the graph and so of a plan's numerics.
+pub fn use_tf32(graph: &mut Graph) {
+    for n in 0..graph.nodes.len() {
+        let node = &graph.nodes[n];
+        let float32 = node.inputs.first().copied().flatten().is_some_and(|v| graph.ty(v).dtype == DType::F32);
+        if float32 && crate::product::cuda::KERNELS.iter().any(|(op, _)| *op == &*node.op) {
+            let node = &mut graph.nodes[n];
+            node.attrs = std::mem::take(&mut node.attrs).with(TF32, true);
+        }
+    }
+}
+
 /// Refuses a node that kernels for an architecture (`10 * major + minor`) cannot run.
 pub fn on_architecture(s: &Signature<'_>, architecture: u32) -> Result<(), OpError> {
+    if architecture < 80 && s.attrs.int_or(TF32, 0).unwrap_or(0) != 0 {
+        let what = format!("TF32 before CUDA architecture 80 (this is {architecture}): leave out --tf32");
+        return Err(OpError::unsupported(what));
+    }
     let mut types = s.inputs.iter().copied().flatten().chain(s.outputs.iter().copied());
     if architecture < 80 && types.any(|t| t.dtype == DType::BF16) {
         let what =

@@ -19,7 +19,7 @@ fn softmax(s: &Signature<'_>, entry: &'static str, logarithm: bool) -> Result<Ke
     let a = Along::of(s)?;
     let lines = if a.n == 0 { 0 } else { a.outer * a.inner };
     let mut b = Builder::new(s, source!("loss/softmax.cu"))?;
-    b.define("T", dtype_name(s.input(0)?.dtype));
+    b.types(s.input(0)?.dtype, "OUT", s.output(0)?.dtype);
     let mut args: Vec<Arg> = (0..s.inputs.len()).map(Arg::Input).chain([Arg::Output(0)]).collect();
     args.extend([lines, a.n, a.inner].map(index));
     args.push(Arg::I32(logarithm.into()));

@@ -5,6 +5,11 @@
 // labels; a label that is no class sets the status. A thread keeps EACH columns of a gradient; more are the work of further blocks.
 #include "dtrc_device.h"
 
+// Logarithms of sums, the loss and its cotangent; float32 beside 16-bit floats.
+#ifndef STAT
+#define STAT T
+#endif
+
 typedef Num<T>::Arith W;
 
 const int LINE = 65;
@@ -15,8 +20,8 @@ dev i64 class_of(i64 label, i64 classes, i32 has_ignore, i64 ignore) {
 
 #ifndef SIDE
 // `rows` gets each row's loss and weight.
-KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, T *lse, W *rows, I count, I depth, I classes, I w_row, I w_column,
-       i32 has_ignore, i64 ignore, Status *status, u32 call) {
+KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, STAT *lse, W *rows, I count, I depth, I classes, I w_row,
+       I w_column, i32 has_ignore, i64 ignore, Status *status, u32 call) {
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     const W none = Limits<W>::lowest();
     Rows<T> lines = {x, count, depth, 1}, weights = {w, classes, w_row, w_column};
@@ -56,15 +61,15 @@ KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, T *lse, 
             if (own_class < 0 && !(has_ignore && label == ignore))
                 fail(status, call, BAD_LABEL, row, label);
             W log = m_log(sum);
-            lse[row] = down<T>(most + log);
+            lse[row] = down<STAT>(most + log);
             rows[2 * row] = own_class < 0 ? (W)0 : log + (most - own);
             rows[2 * row + 1] = own_class < 0 ? (W)0 : (W)1;
         }
     }
 }
 #else
-KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const T *lse, const T *dy, const T *d_lse, const W *total, T *out,
-       T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore, i64 ignore) {
+KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const STAT *lse, const STAT *dy, const STAT *d_lse, const W *total,
+       T *out, T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore, i64 ignore) {
     shared Shared<W, 16 * LINE> tile;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Rows<T> lines = {x, count, depth, 1}, weights = {w, classes, w_row, w_column};

@@ -33,7 +33,7 @@ fn ignored(s: &Signature<'_>) -> Result<[Arg; 2], OpError> {
 fn forward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let (l, dtype, labels) = (Layer::new(s)?, s.input(0)?.dtype, s.input(2)?.dtype);
     let mut b = Builder::new(s, source!("loss/linear.cu"))?;
-    b.define("T", dtype_name(dtype)).define("L", dtype_name(labels));
+    b.types(dtype, "STAT", s.output(1)?.dtype).define("L", dtype_name(labels));
     let rows = b.workspace(2 * l.rows as u64 * wide_size(dtype));
     let mut args =
         vec![Arg::Input(0), Arg::Input(1), Arg::Input(2), given(s, 3), Arg::Output(1), rows.clone()];
@@ -42,7 +42,7 @@ fn forward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     args.extend([Arg::Status, Arg::Call]);
     b.launch("forward", l.rows.div_ceil(ROWS).min(1 << 20) as u64, BLOCK, args)?;
     b.source(source!("loss/labels.cu"));
-    b.define("T", dtype_name(dtype)).define("L", dtype_name(labels));
+    b.define("T", dtype_name(s.output(0)?.dtype)).define("L", dtype_name(labels));
     let mean = Arg::I32((Reduction::of(s.attrs)? == Reduction::Mean).into());
     b.launch("total", 1, BLOCK, vec![rows, Arg::Output(0), index(l.rows), mean])?;
     Ok(b.done())
@@ -62,7 +62,7 @@ fn backward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     b.source(source!("loss/linear.cu"));
     let each = l.depth.div_ceil(ROWS).clamp(1, EACH).next_power_of_two();
     let chunks = l.depth.div_ceil(ROWS * each).max(1);
-    b.define("T", dtype_name(dtype)).define("L", dtype_name(labels)).define("EACH", each);
+    b.types(dtype, "STAT", s.input(4)?.dtype).define("L", dtype_name(labels)).define("EACH", each);
     for (side, own) in [l.rows, l.classes].into_iter().enumerate() {
         b.define("SIDE", side);
         let d_bias = if side == 1 { Arg::Output(2) } else { Arg::Null };

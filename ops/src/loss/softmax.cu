@@ -2,9 +2,14 @@
 // that the output may be the input's memory.
 #include "dtrc_device.h"
 
+// What is stored: 16-bit floats, where so it is asked for.
+#ifndef OUT
+#define OUT T
+#endif
+
 typedef Num<T>::Arith W;
 
-KERNEL(softmax, const T *x, T *y, I lines, I n, I inner, i32 logarithm) {
+KERNEL(softmax, const T *x, OUT *y, I lines, I n, I inner, i32 logarithm) {
     shared Shared<W, 32> scratch;
     for (I l = (I)blockIdx.x; l < lines; l += (I)gridDim.x) {
         I at = l / inner * n * inner + l % inner;
@@ -19,7 +24,7 @@ KERNEL(softmax, const T *x, T *y, I lines, I n, I inner, i32 logarithm) {
         W scale = (W)1 / sum, log = m_log(sum);
         for (I i = (I)threadIdx.x; i < n; i += (I)blockDim.x) {
             W v = up(x[at + i * inner]) - most;
-            y[at + i * inner] = down<T>(logarithm ? v - log : m_exp(v) * scale);
+            y[at + i * inner] = down<OUT>(logarithm ? v - log : m_exp(v) * scale);
         }
     }
 }

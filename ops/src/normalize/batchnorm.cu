@@ -2,12 +2,17 @@
 // output may be the memory of x or dy.
 #include "dtrc_device.h"
 
+// Parameters and statistics; float32 beside 16-bit floats.
+#ifndef STAT
+#define STAT T
+#endif
+
 typedef Num<T>::Arith W;
 
 dev I place(I e, I c, I channels, I points) { return (e / points * channels + c) * points + e % points; }
 
-KERNEL(train, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T *var_out, T *inverse_out, I images, I channels, I points,
-       f64 eps) {
+KERNEL(train, const T *x, const STAT *scale, const STAT *bias, T *y, STAT *mean_out, STAT *var_out, STAT *inverse_out, I images, I channels,
+       I points, f64 eps) {
     shared Shared<W, 32> scratch;
     I count = images * points;
     for (I c = (I)blockIdx.x; c < channels; c += (I)gridDim.x) {
@@ -32,15 +37,15 @@ KERNEL(train, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T *v
             y[at] = down<T>((up(x[at]) - mean) * a + b);
         }
         if (threadIdx.x == 0) {
-            mean_out[c] = down<T>(mean);
-            var_out[c] = down<T>(var);
-            inverse_out[c] = down<T>(inverse);
+            mean_out[c] = down<STAT>(mean);
+            var_out[c] = down<STAT>(var);
+            inverse_out[c] = down<STAT>(inverse);
         }
     }
 }
 
-KERNEL(train_gradient, const T *x, const T *scale, const T *mean, const T *inverse, const T *dy, const T *d_mean, const T *d_var,
-       const T *d_inverse, T *dx, T *d_scale, T *d_bias, I images, I channels, I points) {
+KERNEL(train_gradient, const T *x, const STAT *scale, const STAT *mean, const STAT *inverse, const T *dy, const STAT *d_mean,
+       const STAT *d_var, const STAT *d_inverse, T *dx, STAT *d_scale, STAT *d_bias, I images, I channels, I points) {
     shared Shared<W, 32> scratch;
     I count = images * points;
     for (I c = (I)blockIdx.x; c < channels; c += (I)gridDim.x) {
@@ -62,13 +67,14 @@ KERNEL(train_gradient, const T *x, const T *scale, const T *mean, const T *inver
             dx[at] = down<T>(g - constant - (up(x[at]) - m) * slope);
         }
         if (threadIdx.x == 0) {
-            d_scale[c] = down<T>(ds);
-            d_bias[c] = down<T>(sum);
+            d_scale[c] = down<STAT>(ds);
+            d_bias[c] = down<STAT>(sum);
         }
     }
 }
 
-KERNEL(infer, const T *x, const T *scale, const T *bias, const T *mean, const T *var, T *y, I n, I channels, I points, f64 eps) {
+KERNEL(infer, const T *x, const STAT *scale, const STAT *bias, const STAT *mean, const STAT *var, T *y, I n, I channels, I points,
+       f64 eps) {
     for (I e = thread_index(); e < n; e += thread_count()) {
         I c = e / points % channels;
         W a = up(scale[c]) * ((W)1 / m_sqrt(up(var[c]) + (W)eps));
@@ -76,15 +82,15 @@ KERNEL(infer, const T *x, const T *scale, const T *bias, const T *mean, const T 
     }
 }
 
-KERNEL(infer_gradient_x, const T *scale, const T *var, const T *dy, T *dx, I n, I channels, I points, f64 eps) {
+KERNEL(infer_gradient_x, const STAT *scale, const STAT *var, const T *dy, T *dx, I n, I channels, I points, f64 eps) {
     for (I e = thread_index(); e < n; e += thread_count()) {
         I c = e / points % channels;
         dx[e] = down<T>(up(dy[e]) * (up(scale[c]) * ((W)1 / m_sqrt(up(var[c]) + (W)eps))));
     }
 }
 
-KERNEL(infer_gradient, const T *x, const T *scale, const T *mean, const T *var, const T *dy, T *dx, T *d_scale, T *d_bias, T *d_mean,
-       T *d_var, I images, I channels, I points, f64 eps) {
+KERNEL(infer_gradient, const T *x, const STAT *scale, const STAT *mean, const STAT *var, const T *dy, T *dx, STAT *d_scale, STAT *d_bias,
+       STAT *d_mean, STAT *d_var, I images, I channels, I points, f64 eps) {
     shared Shared<W, 32> scratch;
     I count = images * points;
     for (I c = (I)blockIdx.x; c < channels; c += (I)gridDim.x) {
@@ -99,10 +105,10 @@ KERNEL(infer_gradient, const T *x, const T *scale, const T *mean, const T *var, 
         sum = block_reduce<Plus>(sum, scratch);
         product = block_reduce<Plus>(product, scratch);
         if (threadIdx.x == 0) {
-            d_scale[c] = down<T>(product * i);
-            d_bias[c] = down<T>(sum);
-            d_mean[c] = down<T>(-sum * (s * i));
-            d_var[c] = down<T>((W)-0.5 * product * s * i * i * i);
+            d_scale[c] = down<STAT>(product * i);
+            d_bias[c] = down<STAT>(sum);
+            d_mean[c] = down<STAT>(-sum * (s * i));
+            d_var[c] = down<STAT>((W)-0.5 * product * s * i * i * i);
         }
     }
 }

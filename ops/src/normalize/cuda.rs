@@ -4,7 +4,7 @@ use super::{batchnorm::eps, channels::Channels, layer::rows_of};
 use crate::{
     OpError, Signature,
     cuda::launch::{block_of, wide_size},
-    cuda::{Arg, Builder, Kernels, Plan, dtype_name, source},
+    cuda::{Arg, Builder, Kernels, Plan, source},
 };
 
 fn index(v: usize) -> Arg {
@@ -17,7 +17,7 @@ fn given(s: &Signature<'_>, i: usize) -> Arg {
 
 fn batch(s: &Signature<'_>, main: usize) -> Result<(Builder, Channels), OpError> {
     let mut b = Builder::new(s, source!("normalize/batchnorm.cu"))?;
-    b.define("T", dtype_name(s.input(main)?.dtype));
+    b.types(s.input(main)?.dtype, "STAT", s.input(1)?.dtype);
     Ok((b, Channels::new(&s.dims(main)?)))
 }
 
@@ -81,7 +81,7 @@ fn infer_gradient(s: &Signature<'_>) -> Result<Kernels, OpError> {
 
 fn rows(s: &Signature<'_>, centred: bool) -> Result<Builder, OpError> {
     let mut b = Builder::new(s, source!("normalize/rows.cu"))?;
-    b.define("T", dtype_name(s.input(0)?.dtype)).define("CENTRED", i32::from(centred));
+    b.types(s.input(0)?.dtype, "STAT", s.input(1)?.dtype).define("CENTRED", i32::from(centred));
     Ok(b)
 }
 

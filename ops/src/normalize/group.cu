@@ -2,10 +2,15 @@
 // that its gradient needs), for each sample and channel (`parts`), and a thread for each channel (`combine`).
 #include "dtrc_device.h"
 
+// Parameters and statistics; float32 beside 16-bit floats.
+#ifndef STAT
+#define STAT T
+#endif
+
 typedef Num<T>::Arith W;
 
-KERNEL(forward, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T *inverse_out, I all, I groups, I per_group, I space,
-       f64 eps) {
+KERNEL(forward, const T *x, const STAT *scale, const STAT *bias, T *y, STAT *mean_out, STAT *inverse_out, I all, I groups, I per_group,
+       I space, f64 eps) {
     shared Shared<W, 32> scratch;
     I len = per_group * space;
     for (I g = (I)blockIdx.x; g < all; g += (I)gridDim.x) {
@@ -27,14 +32,14 @@ KERNEL(forward, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T 
             y[g * len + i] = down<T>((up(from[i]) - mean) * inverse * up(scale[c]) + up(bias[c]));
         }
         if (threadIdx.x == 0) {
-            mean_out[g] = down<T>(mean);
-            inverse_out[g] = down<T>(inverse);
+            mean_out[g] = down<STAT>(mean);
+            inverse_out[g] = down<STAT>(inverse);
         }
     }
 }
 
 // For each sample and channel the sums of dy (x - mean) / deviation, then those of dy.
-KERNEL(parts, const T *x, const T *mean, const T *inverse, const T *dy, W *sums, I all, I per_group, I space) {
+KERNEL(parts, const T *x, const STAT *mean, const STAT *inverse, const T *dy, W *sums, I all, I per_group, I space) {
     shared Shared<W, 32> scratch;
     for (I c = (I)blockIdx.x; c < all; c += (I)gridDim.x) {
         W m = up(mean[c / per_group]), products = 0, plain = 0;
@@ -52,20 +57,20 @@ KERNEL(parts, const T *x, const T *mean, const T *inverse, const T *dy, W *sums,
     }
 }
 
-KERNEL(combine, const W *sums, T *d_scale, T *d_bias, I samples, I channels) {
+KERNEL(combine, const W *sums, STAT *d_scale, STAT *d_bias, I samples, I channels) {
     for (I c = thread_index(); c < channels; c += thread_count()) {
         W scale = 0, bias = 0;
         for (I n = 0; n < samples; n++) {
             scale += sums[n * channels + c];
             bias += sums[(samples + n) * channels + c];
         }
-        d_scale[c] = down<T>(scale);
-        d_bias[c] = down<T>(bias);
+        d_scale[c] = down<STAT>(scale);
+        d_bias[c] = down<STAT>(bias);
     }
 }
 
-KERNEL(backward, const T *x, const T *scale, const T *mean, const T *inverse, const T *dy, const T *d_mean, const T *d_inverse,
-       const W *sums, T *dx, I all, I groups, I per_group, I space) {
+KERNEL(backward, const T *x, const STAT *scale, const STAT *mean, const STAT *inverse, const T *dy, const STAT *d_mean,
+       const STAT *d_inverse, const W *sums, T *dx, I all, I groups, I per_group, I space) {
     shared Shared<W, 32> scratch;
     I len = per_group * space;
     for (I g = (I)blockIdx.x; g < all; g += (I)gridDim.x) {

@@ -23,7 +23,7 @@ fn group(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let ((d, per_group), dtype) = (layout(s)?, s.input(0)?.dtype);
     let groups = d.c / per_group.max(1);
     let mut b = Builder::new(s, source!("normalize/group.cu"))?;
-    b.define("T", dtype_name(dtype));
+    b.types(dtype, "STAT", s.input(1)?.dtype);
     let mut args: Vec<Arg> = (0..3).map(Arg::Input).chain((0..3).map(Arg::Output)).collect();
     args.extend([d.n * groups, groups, per_group, d.s].map(index));
     args.push(Arg::F64(eps(s.attrs)?));
@@ -35,7 +35,7 @@ fn group_gradient(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let ((d, per_group), dtype) = (layout(s)?, s.input(0)?.dtype);
     let groups = d.c / per_group.max(1);
     let mut b = Builder::new(s, source!("normalize/group.cu"))?;
-    b.define("T", dtype_name(dtype));
+    b.types(dtype, "STAT", s.input(1)?.dtype);
     let sums = b.workspace(2 * (d.n * d.c) as u64 * wide_size(dtype));
     let mut args = vec![Arg::Input(0), Arg::Input(2), Arg::Input(3), Arg::Input(4), sums.clone()];
     args.extend([d.n * d.c, per_group, d.s].map(index));

@@ -2,9 +2,14 @@
 // chunks of rows whose sums `combine` adds in order. They come first: dx may take the place of x or dy.
 #include "dtrc_device.h"
 
+// Parameters and statistics; float32 beside 16-bit floats.
+#ifndef STAT
+#define STAT T
+#endif
+
 typedef Num<T>::Arith W;
 
-KERNEL(forward, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T *inverse_out, I rows, I len, f64 eps) {
+KERNEL(forward, const T *x, const STAT *scale, const STAT *bias, T *y, STAT *mean_out, STAT *inverse_out, I rows, I len, f64 eps) {
     shared Shared<W, 32> scratch;
     for (I r = (I)blockIdx.x; r < rows; r += (I)gridDim.x) {
         const T *from = x + r * len;
@@ -34,14 +39,14 @@ KERNEL(forward, const T *x, const T *scale, const T *bias, T *y, T *mean_out, T 
         }
         if (threadIdx.x == 0) {
 #if CENTRED
-            mean_out[r] = down<T>(mean);
+            mean_out[r] = down<STAT>(mean);
 #endif
-            inverse_out[r] = down<T>(inverse);
+            inverse_out[r] = down<STAT>(inverse);
         }
     }
 }
 
-KERNEL(columns, const T *x, const T *mean, const T *inverse, const T *dy, W *partial, I rows, I len, I chunk, I chunks) {
+KERNEL(columns, const T *x, const STAT *mean, const STAT *inverse, const T *dy, W *partial, I rows, I len, I chunk, I chunks) {
     for (I e = thread_index(); e < chunks * len; e += thread_count()) {
         I c = e / len, i = e % len, end = (c + 1) * chunk < rows ? (c + 1) * chunk : rows;
         W scale = 0, bias = 0;
@@ -57,7 +62,7 @@ KERNEL(columns, const T *x, const T *mean, const T *inverse, const T *dy, W *par
     }
 }
 
-KERNEL(combine, const W *partial, T *d_scale, T *d_bias, I len, I chunks) {
+KERNEL(combine, const W *partial, STAT *d_scale, STAT *d_bias, I len, I chunks) {
     for (I i = thread_index(); i < len; i += thread_count()) {
         W scale = 0, bias = 0;
         for (I c = 0; c < chunks; c++) {
@@ -66,15 +71,15 @@ KERNEL(combine, const W *partial, T *d_scale, T *d_bias, I len, I chunks) {
             bias += partial[(chunks + c) * len + i];
 #endif
         }
-        d_scale[i] = down<T>(scale);
+        d_scale[i] = down<STAT>(scale);
 #if CENTRED
-        d_bias[i] = down<T>(bias);
+        d_bias[i] = down<STAT>(bias);
 #endif
     }
 }
 
-KERNEL(backward, const T *x, const T *scale, const T *mean, const T *inverse, const T *dy, const T *d_mean, const T *d_inverse, T *dx,
-       I rows, I len) {
+KERNEL(backward, const T *x, const STAT *scale, const STAT *mean, const STAT *inverse, const T *dy, const STAT *d_mean,
+       const STAT *d_inverse, T *dx, I rows, I len) {
     shared Shared<W, 32> scratch;
     for (I r = (I)blockIdx.x; r < rows; r += (I)gridDim.x) {
         W m = CENTRED ? (W)up(mean[r]) : (W)0, inv = up(inverse[r]), first = 0, second = 0;

@@ -1,4 +1,4 @@
-//! CUDA launches of products: tiles, and how their terms are shared out where results are few.
+//! CUDA launches of products: which cores multiply, tiles, and how their terms are shared out where results are few.
 
 use super::{
     conv, grad_weight,
@@ -7,13 +7,48 @@ use super::{
 };
 use crate::{
     OpError, Signature,
-    cuda::launch::wide_size,
-    cuda::{Arg, BLOCK, Builder, Kernels, Plan, dtype_name, source},
+    cuda::{Arg, BLOCK, Builder, Kernels, Plan, TF32, dtype_name, launch::wide_size, source},
 };
 use graph::DType;
 
-/// Results along a side of a tile.
-const SIDE: usize = 64;
+/// Which cores multiply, as `product.cu` names them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cores {
+    /// Any type.
+    Plain,
+    /// Tensor cores, on 16-bit floats.
+    Halves,
+    /// Tensor cores, on float32 rounded to TF32.
+    Tf32,
+}
+
+impl Cores {
+    fn of(s: &Signature<'_>) -> Result<Cores, OpError> {
+        Ok(match s.input(0)?.dtype {
+            DType::F16 | DType::BF16 => Cores::Halves,
+            DType::F32 if s.attrs.int_or(TF32, 0)? != 0 => Cores::Tf32,
+            _ => Cores::Plain,
+        })
+    }
+
+    /// Tiles of so many results.
+    fn tiles(self, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(if self == Cores::Plain { 64 } else { 128 }) * columns.div_ceil(64)
+    }
+
+    /// Launches of `product.cu` of a kind.
+    fn builder(self, s: &Signature<'_>, kind: i32) -> Result<Builder, OpError> {
+        let mut b = Builder::new(s, source!("product/product.cu"))?;
+        b.define("T", dtype_name(s.input(0)?.dtype)).define("KIND", kind);
+        match self {
+            Cores::Plain => {}
+            Cores::Halves => _ = b.define("TENSOR", 1),
+            Cores::Tf32 => _ = b.define("TENSOR", 2),
+        }
+        Ok(b)
+    }
+}
+
 /// Tiles that are enough for a device, and terms that a slice has at least.
 const ENOUGH: usize = 128;
 const SLICE: usize = 512;
@@ -25,10 +60,11 @@ fn index(v: usize) -> Arg {
 }
 
 /// Terms of a slice, and slices, from sizes alone: they are the order of additions.
-fn slices(tiles: usize, terms: usize) -> (usize, usize) {
+fn slices(tiles: usize, terms: usize, cores: Cores) -> (usize, usize) {
     let wanted = (ENOUGH / tiles.max(1)).min(terms / SLICE).clamp(1, SLICES);
     // Whole steps of a tile's loop.
-    let slice = terms.div_ceil(wanted).next_multiple_of(16).max(16);
+    let step = if cores == Cores::Halves { 32 } else { 16 };
+    let slice = terms.div_ceil(wanted).next_multiple_of(step).max(step);
     (slice, terms.div_ceil(slice).max(1))
 }
 
@@ -39,16 +75,15 @@ fn multiply(
     (alpha, beta): (f64, f64),
     bias: Option<[usize; 2]>,
 ) -> Result<Kernels, OpError> {
-    let ([m, n, k], dtype) = (p.shape, s.input(0)?.dtype);
-    let mut b = Builder::new(s, source!("product/product.cu"))?;
-    b.define("T", dtype_name(dtype)).define("KIND", 0);
+    let ([m, n, k], dtype, cores) = (p.shape, s.input(0)?.dtype, Cores::of(s)?);
+    let mut b = cores.builder(s, 0)?;
     b.define("TRANS_A", i32::from(p.ta)).define("TRANS_B", i32::from(p.tb));
     let all = p.batch * m * n;
     if all == 0 {
         return Ok(b.done());
     }
-    let tiles = p.batch * m.div_ceil(SIDE) * n.div_ceil(SIDE);
-    let (slice, slices) = slices(tiles, k);
+    let tiles = p.batch * cores.tiles(m, n);
+    let (slice, slices) = slices(tiles, k, cores);
     let partial = if slices > 1 { b.workspace((slices * all) as u64 * wide_size(dtype)) } else { Arg::Null };
     let c = if bias.is_some() { Arg::Input(2) } else { Arg::Null };
     let [row, column] = bias.unwrap_or([0, 0]).map(index);
@@ -107,13 +142,12 @@ fn geometry(w: &Window, large: &[usize], small: &[usize]) -> [Arg; 3] {
 
 fn convolution(s: &Signature<'_>, turned: bool) -> Result<Kernels, OpError> {
     let (window, group) = conv::arguments(s)?;
-    let (x, y, dtype) = (s.dims(0)?, s.out_dims(0)?, s.input(0)?.dtype);
+    let (x, y, cores) = (s.dims(0)?, s.out_dims(0)?, Cores::of(s)?);
     let (large, small) = if turned { (&y[2..], &x[2..]) } else { (&x[2..], &y[2..]) };
-    let mut b = Builder::new(s, source!("product/product.cu"))?;
-    b.define("T", dtype_name(dtype)).define("KIND", if turned { 2 } else { 1 });
+    let mut b = cores.builder(s, if turned { 2 } else { 1 })?;
     let groups = group as usize;
     let points = x[0] * y[2..].iter().product::<usize>();
-    let tiles = groups * (y[1] / groups).div_ceil(SIDE) * points.div_ceil(SIDE);
+    let tiles = groups * cores.tiles(y[1] / groups, points);
     let bias = if s.opt_input(2).is_some() { Arg::Input(2) } else { Arg::Null };
     let mut args = vec![Arg::Input(0), Arg::Input(1), bias, Arg::Output(0)];
     args.extend([x[0], x[1], y[1], groups].map(index));
@@ -125,12 +159,12 @@ fn convolution(s: &Signature<'_>, turned: bool) -> Result<Kernels, OpError> {
 fn weight_gradient(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let (window, group) = grad_weight::arguments(s)?;
     let (x, dy, dw, dtype) = (s.dims(0)?, s.dims(1)?, s.out_dims(0)?, s.input(0)?.dtype);
-    let mut b = Builder::new(s, source!("product/product.cu"))?;
-    b.define("T", dtype_name(dtype)).define("KIND", 3);
+    let cores = Cores::of(s)?;
+    let mut b = cores.builder(s, 3)?;
     let (groups, all): (usize, usize) = (group as usize, dw.iter().product());
     let (rows, columns) = (dy[1] / groups, dw[1..].iter().product::<usize>());
-    let tiles = groups * rows.div_ceil(SIDE) * columns.div_ceil(SIDE);
-    let (slice, slices) = slices(tiles, x[0] * dy[2..].iter().product::<usize>());
+    let tiles = groups * cores.tiles(rows, columns);
+    let (slice, slices) = slices(tiles, x[0] * dy[2..].iter().product::<usize>(), cores);
     let partial = if slices > 1 { b.workspace((slices * all) as u64 * wide_size(dtype)) } else { Arg::Null };
     let mut args = vec![Arg::Input(0), Arg::Input(1), Arg::Output(0), partial.clone()];
     args.extend([x[0], x[1], dy[1], groups, slice, slices].map(index));
