@@ -2,9 +2,9 @@
 //!
 //! ONNX does not say. The rule: a float tensor in a *parameter position*. Some positions are parameters by themselves (the weight of a
 //! Conv, a norm's scale, an embedding table); in others (a summand, a factor, a concatenated token) an initializer with at least two
-//! elements counts, a Constant node does not. What a loop starts
-//! from counts unless it is all zeros. Never: single numbers used as constants, masks, running statistics, and operands of Clip,
-//! Pow, Resize, Where and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
+//! elements counts, a Constant node does not. What a loop starts from counts unless it is all zeros. What a branch hands out stands where
+//! the result of its If does. Never: single numbers used as constants, masks, running statistics, and operands of Clip, Pow, Resize, Where
+//! and of everything that decides rather than computes. Of a tensor with several uses, one parameter position is enough.
 
 use super::flatten::FlatNode;
 use graph::{DType, Graph, Init, StateKind};
@@ -103,7 +103,8 @@ fn with_bodies<'a, 'm>(nodes: &'a [FlatNode<'m>], into: &mut Vec<&'a FlatNode<'m
     }
 }
 
-/// Uses of every name that a node reads, seen through Identity, bodies included. `main` is in topological order.
+/// Uses of every name that a node reads, seen through Identity and through what branches hand out, bodies included. `main` is in
+/// topological order.
 pub fn uses<'a>(main: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>) -> HashMap<&'a str, Uses> {
     let mut nodes = Vec::with_capacity(main.len());
     with_bodies(main, &mut nodes);
@@ -121,14 +122,15 @@ pub fn uses<'a>(main: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>
         all.entry(&o.0).or_default().add(Position::Never);
     }
     for n in nodes.iter().copied().rev() {
-        if is(n, "Identity") {
-            let seen = n.outputs.first().and_then(|o| all.get(o.as_str()).copied()).unwrap_or_default();
-            if let Some(i) = n.inputs.first() {
-                all.entry(i).or_default().merge(seen);
-                if n.outputs.first().is_some_and(|o| scores.contains(o.as_str())) {
-                    scores.insert(i);
-                }
+        // Names that stand for the same tensor, whoever reads it.
+        for (from, to) in passed_on(n) {
+            let seen = all.get(to).copied().unwrap_or_default();
+            all.entry(from).or_default().merge(seen);
+            if scores.contains(to) {
+                scores.insert(from);
             }
+        }
+        if is(n, "Identity") {
             continue;
         }
         let around = Around { nodes: &nodes, maker: &maker, scores: &scores, regrouped: &regrouped };
@@ -148,6 +150,20 @@ pub fn uses<'a>(main: &'a [FlatNode<'_>], outputs: impl Iterator<Item = &'a str>
 
 fn is(n: &FlatNode<'_>, op: &str) -> bool {
     n.domain.is_empty() && n.op_type == op
+}
+
+/// What a node hands on as it is, by the name before and after it.
+fn passed_on<'a>(n: &'a FlatNode<'_>) -> Vec<(&'a str, &'a str)> {
+    let outputs = || n.outputs.iter().map(String::as_str);
+    if is(n, "Identity") {
+        n.inputs.iter().map(String::as_str).zip(outputs()).collect()
+    } else if is(n, "If") {
+        let branches =
+            n.bodies.iter().flat_map(|(_, b)| b.outputs.iter().map(|(o, _)| o.as_str()).zip(outputs()));
+        branches.filter(|(_, to)| !to.is_empty()).collect()
+    } else {
+        Vec::new()
+    }
 }
 
 /// What is known of a node's neighbours.

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod onnx;
+
 use graph::DType;
 use runtime::data::npz;
 use serde_json::Value;
