@@ -436,6 +436,10 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     if args.explain_rewrites {
         explain(&programs.reports, level, global);
     }
+    let halves = |g: &Graph| g.values.iter().any(|v| matches!(v.ty.dtype, DType::F16 | DType::BF16));
+    if args.amp.is_some() && !programs.graphs.iter().any(|(_, g)| halves(g)) {
+        note(global.quiet, "--amp changes nothing: the model has no product of float32 tensors");
+    }
     if let Some(path) = &args.costs {
         tell_measured(path, &costs, &programs.graphs, global);
     }

@@ -303,12 +303,47 @@ fn what_is_made_at_every_step_has_the_bits_of_a_static_plan() {
     }
 }
 
+/// Everything kept takes less, also where rewriting has left out scores and logits.
+#[test]
+fn halves_take_less_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let unet = generated(d, "unet.onnx", |c| {
+        let c = onnx_models::Common { batch: 4, loss: true, ..*c };
+        onnx_models::UNet { levels: 3, width: 16, classes: 4, size: 128, channels: 3 }.build(&c)
+    });
+    let transformer = generated(d, "transformer.onnx", |c| {
+        let c = onnx_models::Common { batch: 4, loss: true, ..*c };
+        let t = onnx_models::Transformer { layers: 4, width: 256, heads: 8, vocabulary: 512, sequence: 256 };
+        t.build(&c)
+    });
+    let plan = d.join("m.dtrc").display().to_string();
+    let beyond_state = |model: &str, more: &[&str]| {
+        let fixed = ["--json", "compile", model, "--budget", "100%", "--work-limit", "2000", "-o", &plan];
+        let out = dtrc(&[&fixed[..], more].concat()).ok().objects().pop().unwrap();
+        out["arena_bytes"].as_u64().unwrap() - out["state_bytes"].as_u64().unwrap()
+    };
+    for (model, rewrites, per_cent) in
+        [(&unet, "exact", 65), (&transformer, "exact", 80), (&transformer, "memory", 85)]
+    {
+        let all = beyond_state(model, &["--rewrites", rewrites]);
+        for amp in ["bf16", "fp16"] {
+            let less = beyond_state(model, &["--rewrites", rewrites, "--amp", amp]);
+            assert!(less * 100 <= all * per_cent, "{model}, {rewrites}, {amp}: {less} of {all}");
+        }
+    }
+}
+
 #[test]
 fn what_amp_is_not_for_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let (mlp, plan) = (model("mlp_tiny"), dir.path().join("m.dtrc").display().to_string());
     let out = ["compile", &mlp, "--budget", "100%", "-o", &plan, "--amp", "bf16", "--inference"];
     dtrc(&out).fails(64, &["--amp is for training", "--loss"]);
+    // A kernel of one element type does not take halves beside float32.
+    let compile = ["compile", &model("resnet_tiny"), "--budget", "100%", "-o", &plan, "--amp", "bf16"];
+    let cuda = [&compile[..], &["--device", "cuda", "--target", "h200"]].concat();
+    dtrc(&cuda).fails(65, &["BatchNormTraining", "bf16", "no CUDA kernel yet", "without --amp"]);
 }
 
 #[test]

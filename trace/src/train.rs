@@ -468,12 +468,15 @@ fn role_input(b: &mut Builder<'_>, role: InputRole, name: &str, dtype: DType) ->
     b.graph_mut().add_input(name, TensorType { dtype, shape: Shape::scalar() }, role)
 }
 
-/// The gradient of each parameter over all parts of the step, and the state in which earlier parts added it up.
+/// A state in which earlier parts of a step added up a gradient, if there are any, and the gradient over all parts.
+type Total = (Option<ValueId>, ValueId);
+
+/// The gradient of each parameter over all parts of the step.
 fn totals(
     b: &mut Builder<'_>,
     kind: ProgramKind,
     pairs: &[(ValueId, ValueId)],
-) -> Result<Vec<(Option<ValueId>, ValueId)>, TrainError> {
+) -> Result<Vec<Total>, TrainError> {
     let mut out = Vec::new();
     for (p, g) in pairs {
         if kind == ProgramKind::Train {
@@ -497,7 +500,7 @@ fn update(
     kind: ProgramKind,
     pairs: &[(ValueId, ValueId)],
     ok: ValueId,
-    scaled: Option<(&Scaling, &[(Option<ValueId>, ValueId)])>,
+    scaled: Option<(&Scaling, &[Total])>,
 ) -> Result<(), TrainError> {
     let mut gradients = Vec::new();
     let mut accumulators = Vec::new();

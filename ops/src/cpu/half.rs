@@ -80,14 +80,24 @@ impl Stored for bf16 {
     unsafe fn widen(from: *const bf16, to: *mut f32, n: usize) {
         pulp::Arch::new().dispatch(
             #[inline(always)]
-            || (0..n).for_each(|i| unsafe { *to.add(i) = (*from.add(i)).load() }),
+            || {
+                for i in 0..n {
+                    // SAFETY: by this function's contract.
+                    unsafe { *to.add(i) = (*from.add(i)).load() };
+                }
+            },
         );
     }
 
     unsafe fn narrow(from: *const f32, to: *mut bf16, n: usize) {
         pulp::Arch::new().dispatch(
             #[inline(always)]
-            || (0..n).for_each(|i| unsafe { *to.add(i) = bf16::store(*from.add(i)) }),
+            || {
+                for i in 0..n {
+                    // SAFETY: by this function's contract.
+                    unsafe { *to.add(i) = bf16::store(*from.add(i)) };
+                }
+            },
         );
     }
 }

@@ -185,13 +185,13 @@ impl Wide {
             for start in (0..samples).step_by(group) {
                 let n = group.min(samples - start);
                 // These samples of the caller's buffers.
-                let own_part = |b: &Buffer| match b.ptr.is_null() {
-                    true => *b,
+                let own_part = |b: &Buffer| {
+                    if b.ptr.is_null() {
+                        return *b;
+                    }
+                    let each = b.len / samples;
                     // SAFETY: every tensor has `samples` equal parts.
-                    false => Buffer {
-                        ptr: unsafe { b.ptr.add(b.len / samples * start) },
-                        len: b.len / samples * n,
-                    },
+                    Buffer { ptr: unsafe { b.ptr.add(each * start) }, len: each * n }
                 };
                 let place = |(part, place): (&Buffer, &Option<(u64, u64)>)| match place {
                     Some((at, bytes)) if !part.ptr.is_null() => {

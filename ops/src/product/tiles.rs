@@ -17,6 +17,9 @@ const DEPTH: usize = 512;
 /// Multiply-adds below which one slot does all.
 const FEW: usize = 1 << 17;
 
+/// Writes what a product is added to into a tile of C: product, first row, first column, rows, columns; the tile.
+pub(super) type Start<'a> = dyn Fn(usize, [usize; 4], &mut [f32]) + Sync + 'a;
+
 /// How a batch of products is cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
@@ -55,7 +58,7 @@ impl Tiles {
         (self.slots * self.room() * 4) as u64
     }
 
-    /// C = alpha·A·B, plus what `start` writes into a tile of C (product, first row, first column, rows, columns) where it is given.
+    /// C = alpha·A·B, plus what `start` writes where it is given.
     ///
     /// # Safety
     ///
@@ -64,7 +67,7 @@ impl Tiles {
         &self,
         alpha: f32,
         at: impl Fn(usize) -> (Mat<S>, Mat<S>, Mat<S>) + Sync,
-        start: Option<&(dyn Fn(usize, [usize; 4], &mut [f32]) + Sync)>,
+        start: Option<&Start<'_>>,
         scratch: &mut [f32],
     ) {
         let [m, n, k] = self.shape;

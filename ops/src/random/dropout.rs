@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput},
-    cpu::{CpuKernel, Float, Io, lanes, par, par::Shared},
+    cpu::{CpuKernel, Element, Float, Io, half::Stored, lanes, par, par::Shared},
     export::Export,
     grad::GradCx,
     onnx::{OnnxRule, rules},
@@ -55,8 +55,8 @@ fn cases() -> Vec<Case> {
 
 fn prepare(s: &Signature<'_>, name: &str) -> Result<CpuKernel, OpError> {
     let (ratio, id) = (ratio(s)?, id(s)?);
-    crate::for_float!(s.input(0)?.dtype, name, T => Ok(Box::new(move |io: &Io<'_>| {
-        scale_kept::<T>(ratio, Stream::of(io, 1, id), io);
+    crate::for_stored!(s.input(0)?.dtype, name, S => Ok(Box::new(move |io: &Io<'_>| {
+        scale_kept::<S>(ratio, Stream::of(io, 1, id), io);
         Ok(())
     })))
 }
@@ -152,14 +152,15 @@ pub(super) fn threshold(ratio: f64) -> Option<u32> {
     u32::try_from((ratio * 4_294_967_296.0).round() as u64).ok()
 }
 
-fn scale_kept<T: Float>(ratio: f64, stream: Stream, io: &Io<'_>) {
+fn scale_kept<S: Stored>(ratio: f64, stream: Stream, io: &Io<'_>) {
+    let zero = S::Work::ZERO;
     let Some(threshold) = threshold(ratio) else {
-        io.output::<T>(0).fill(T::ZERO);
+        io.output::<S>(0).fill(S::store(zero));
         return;
     };
-    let scale = T::from_f64(1.0 / (1.0 - ratio));
-    let (x, n) = io.input_ptr::<T>(0);
-    let (x, y) = (Shared(x.cast_mut()), Shared(io.output_ptr::<T>(0).0));
+    let scale = S::Work::from_f64(1.0 / (1.0 - ratio));
+    let (x, n) = io.input_ptr::<S>(0);
+    let (x, y) = (Shared(x.cast_mut()), Shared(io.output_ptr::<S>(0).0));
     lanes::each(
         n.div_ceil(GROUP),
         par::GRAIN / GROUP,
@@ -169,17 +170,18 @@ fn scale_kept<T: Float>(ratio: f64, stream: Stream, io: &Io<'_>) {
             for group in range {
                 let words = stream.group(group);
                 let at = group * GROUP;
-                let kept = |v: T, word: u32| if word >= threshold { v * scale } else { T::ZERO };
+                let kept =
+                    |v: S, word: u32| S::store(if word >= threshold { v.load() * scale } else { zero });
                 // SAFETY: the group's elements are this call's only, and loaded before they are stored.
                 unsafe {
                     let (x, y) = (x.0.add(at), y.0.add(at));
                     if at + GROUP <= n {
-                        let v = x.cast::<[T; GROUP]>().read_unaligned();
-                        let mut out = [T::ZERO; GROUP];
+                        let v = x.cast::<[S; GROUP]>().read_unaligned();
+                        let mut out = [S::store(zero); GROUP];
                         for l in 0..GROUP {
                             out[l] = kept(v[l], words[l]);
                         }
-                        y.cast::<[T; GROUP]>().write_unaligned(out);
+                        y.cast::<[S; GROUP]>().write_unaligned(out);
                     } else {
                         for (l, word) in words.iter().enumerate().take(n - at) {
                             *y.add(l) = kept(*x.add(l), *word);

@@ -50,13 +50,13 @@ pub(super) trait Read<T: Element>: Element {
     /// # Safety
     ///
     /// They are readable.
-    unsafe fn of_run<'a>(x: *const Self, n: usize, room: &'a mut Self::Run) -> &'a [T];
+    unsafe fn of_run(x: *const Self, n: usize, room: &mut Self::Run) -> &[T];
     /// `n` elements (at most [`COLUMNS`]) from `x` on.
     ///
     /// # Safety
     ///
     /// They are readable.
-    unsafe fn of_row<'a>(x: *const Self, n: usize, room: &'a mut Self::Row) -> &'a [T];
+    unsafe fn of_row(x: *const Self, n: usize, room: &mut Self::Row) -> &[T];
 }
 
 impl<T: Element> Read<T> for T {
@@ -67,12 +67,12 @@ impl<T: Element> Read<T> for T {
     #[inline(always)]
     fn row() {}
     #[inline(always)]
-    unsafe fn of_run<'a>(x: *const T, n: usize, (): &'a mut ()) -> &'a [T] {
+    unsafe fn of_run(x: *const T, n: usize, (): &mut ()) -> &[T] {
         // SAFETY: by this function's contract.
         unsafe { std::slice::from_raw_parts(x, n) }
     }
     #[inline(always)]
-    unsafe fn of_row<'a>(x: *const T, n: usize, (): &'a mut ()) -> &'a [T] {
+    unsafe fn of_row(x: *const T, n: usize, (): &mut ()) -> &[T] {
         // SAFETY: by this function's contract.
         unsafe { std::slice::from_raw_parts(x, n) }
     }
@@ -92,13 +92,13 @@ macro_rules! read_halves {
                 [0.0; COLUMNS]
             }
             #[inline(always)]
-            unsafe fn of_run<'a>(x: *const $t, n: usize, room: &'a mut [f32; GATHER]) -> &'a [f32] {
+            unsafe fn of_run(x: *const $t, n: usize, room: &mut [f32; GATHER]) -> &[f32] {
                 // SAFETY: by this function's contract; the room has as many.
                 unsafe { <$t>::widen(x, room[..n].as_mut_ptr(), n) };
                 &room[..n]
             }
             #[inline(always)]
-            unsafe fn of_row<'a>(x: *const $t, n: usize, room: &'a mut [f32; COLUMNS]) -> &'a [f32] {
+            unsafe fn of_row(x: *const $t, n: usize, room: &mut [f32; COLUMNS]) -> &[f32] {
                 // SAFETY: by this function's contract; the room has as many.
                 unsafe { <$t>::widen(x, room[..n].as_mut_ptr(), n) };
                 &room[..n]
