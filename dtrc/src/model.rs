@@ -31,7 +31,7 @@ use compiler::{
     train::{Loss, TrainError, TrainOptions, find_loss},
     variants::Part,
 };
-use graph::{Graph, TensorType};
+use graph::{DType, Graph, TensorType};
 use ops::onnx::{BatchNormMode, DropoutMode, ImportOptions};
 use plan::{Guard, ProgramKind};
 use std::path::{Path, PathBuf};

@@ -340,10 +340,6 @@ fn what_amp_is_not_for_is_said() {
     let (mlp, plan) = (model("mlp_tiny"), dir.path().join("m.dtrc").display().to_string());
     let out = ["compile", &mlp, "--budget", "100%", "-o", &plan, "--amp", "bf16", "--inference"];
     dtrc(&out).fails(64, &["--amp is for training", "--loss"]);
-    // A kernel of one element type does not take halves beside float32.
-    let compile = ["compile", &model("resnet_tiny"), "--budget", "100%", "-o", &plan, "--amp", "bf16"];
-    let cuda = [&compile[..], &["--device", "cuda", "--target", "h200"]].concat();
-    dtrc(&cuda).fails(65, &["BatchNormTraining", "bf16", "no CUDA kernel yet", "without --amp"]);
 }
 
 #[test]

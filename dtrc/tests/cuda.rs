@@ -6,7 +6,7 @@ use graph::DType;
 use runtime::data::npz;
 use serde_json::Value;
 use std::{path::Path, process::Command};
-use support::{Outcome, command, dtrc, mlp_data, model};
+use support::{Outcome, command, dtrc, floats, generated, mlp_data, model, write};
 use tests::data;
 
 /// Runs a command on the simulated device; `None` after saying loudly that there is no C++ compiler.
@@ -48,6 +48,40 @@ fn training_overlaps_uploads_and_gives_the_losses_of_the_cpu() {
         got.len() == 6 && got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 2e-5 * b.abs()),
         "{got:?} {expected:?}"
     );
+}
+
+/// Halves beside float32, and a loss scale that is state on the device.
+#[test]
+fn mixed_precision_trains_as_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let resnet = generated(d, "resnet.onnx", |c| {
+        let c = onnx_models::Common { batch: 4, loss: true, ..*c };
+        onnx_models::ResNet { depth: 8, width: 4, classes: 3, size: 8, channels: 3 }.build(&c)
+    });
+    let images = write(&d.join("images.npz"), (&[4, 3, 8, 8], &floats(4 * 3 * 64, 7)), (&[4], &[0, 1, 2, 1]));
+    for (model, data) in [(model("mlp_tiny"), mlp_data(d, 1)), (resnet, images)] {
+        for amp in ["bf16", "fp16"] {
+            let base = [
+                "--json", "train", &model, "--budget", "100%", "--data", &data, "--epochs", "3", "--amp", amp,
+            ];
+            let Some(cuda) = simulated(&[&base[..], &["--device", "cuda", "--target", "h200"]].concat())
+            else {
+                return;
+            };
+            let losses =
+                |o: &Outcome| -> Vec<f64> { o.losses().iter().map(|l| l.parse().unwrap()).collect() };
+            let (cuda, cpu) = (cuda.ok(), dtrc(&base).ok());
+            let (got, expected) = (losses(&cuda), losses(&cpu));
+            assert_eq!(got.len(), 3);
+            // Sums in another order fall on other sides of a rounding.
+            let near = got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-2 * b.abs());
+            assert!(near, "{model}, {amp}: {got:?} {expected:?}");
+            let scale = |o: &Outcome| o.objects().pop().unwrap().get("scale").cloned();
+            assert_eq!(scale(&cuda), scale(&cpu));
+            assert_eq!(scale(&cpu).is_some(), amp == "fp16");
+        }
+    }
 }
 
 /// A folder with a batch of each of these lengths, for the handed bert.

@@ -20,7 +20,7 @@ impl OpFacts for CudaRegistry {
             return Ok(Facts { implementations: implementation(0), ..facts });
         }
         let sig = Signature::of(graph, node);
-        if let (true, Some(half)) = (!matches!(&*node.op, "Cast" | "IsFinite"), beside_float32(&sig)) {
+        if let (true, Some(half)) = (!takes_both(&node.op), beside_float32(&sig)) {
             let remedy = "compile for the CPU, or without --amp";
             return Err(format!("{} of {half} beside float32 has no CUDA kernel yet: {remedy}", node.op));
         }
@@ -31,6 +31,19 @@ impl OpFacts for CudaRegistry {
     fn numeric_class(&self, op: &str) -> Option<u32> {
         Registry.numeric_class(op)
     }
+}
+
+/// Operators whose kernels know 16-bit floats beside float32: of parameters, statistics, masks, losses.
+fn takes_both(op: &str) -> bool {
+    let families = [
+        "BatchNorm",
+        "LayerNormalization",
+        "RmsNormalization",
+        "GroupNormalization",
+        "Attention",
+        "LinearCrossEntropy",
+    ];
+    matches!(op, "Cast" | "IsFinite" | "Softmax") || families.iter().any(|f| op.starts_with(f))
 }
 
 /// The 16-bit floats of a node that has tensors of float32, too: a kernel of one element type would misread them.
