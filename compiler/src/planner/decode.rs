@@ -455,7 +455,7 @@ impl<'a> Evaluator<'a> {
 
     /// The sequence with each early commit moved behind the last reader of the old version, or none if something else needs the
     /// commit earlier.
-    fn delay_commits(&self) -> Option<Vec<u32>> {
+    pub(crate) fn delay_commits(&self) -> Option<Vec<u32>> {
         let index = self.index;
         let mut until: Vec<u32> = vec![NONE; index.nodes()];
         for (state, s) in index.problem.states.iter().enumerate() {

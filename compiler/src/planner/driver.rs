@@ -16,8 +16,8 @@ use super::problem::{Bytes, Nanos, Problem};
 use super::replay::{Holder, Lifetime, Replay, assemble, replay};
 use super::schedule::Schedule;
 use super::strategies::{
-    Candidate, Context, best_cut, chain, dtr_seeds, exact, hindsight, ilp_windows, keep_all, local_search,
-    neighbourhood, sequence_search, square_root, window_repair,
+    Candidate, Context, best_cut, chain, dtr_seeds, exact, foresight, hindsight, ilp_windows, keep_all,
+    local_search, neighbourhood, sequence_search, square_root, window_repair,
 };
 
 /// Work on each printed bound.
@@ -439,6 +439,8 @@ impl<'i, 'a> Session<'i, 'a> {
             self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
+            seeds.extend(foresight::run(&mut self.context));
+            self.report("foresight", budget, &seeds);
             if self.index.given.len() <= LARGE {
                 seeds.extend(window_repair::run(&mut self.context));
             }

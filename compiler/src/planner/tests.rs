@@ -1,5 +1,7 @@
 //! Properties that hold on every problem, and small problems with known answers.
 
+mod foresight;
+
 use super::decode::{Evaluator, Genome};
 use super::driver::{fits, plan, plan_least, plan_many, working_set_bound};
 use super::index::{Index, NONE};
@@ -183,6 +185,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             let mut context = context(&index, budget);
             let mut all = square_root::run(&mut context);
             all.extend(chain::run(&mut context));
+            all.extend(super::strategies::foresight::run(&mut context));
             all.extend(hindsight::run(&mut context));
             all.extend(window_repair::run(&mut context));
             all.push(keep_all::run(&mut context));

@@ -7,7 +7,7 @@ use super::{
 };
 use std::{
     cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
+    collections::{BTreeSet, BinaryHeap},
 };
 
 /// How far a plan may go.
@@ -86,7 +86,7 @@ pub fn plan(program: &Straight, limits: Limits) -> Result<Schedule, Failure> {
     let spare = spare(program, peak_at);
     let patient = first_cost.saturating_mul(PATIENCE).min(limits.repeat_cost);
     let mut failure = None;
-    for most in [patient, limits.repeat_cost] {
+    for most in BTreeSet::from([patient, limits.repeat_cost]) {
         let mut best: Option<Schedule> = None;
         for suspicion in SUSPICIONS {
             let repeat_cost = best.as_ref().map_or(most, |b| b.repeat_cost.saturating_sub(1));

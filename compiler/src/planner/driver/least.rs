@@ -8,7 +8,7 @@ use super::super::bounds;
 use super::super::offsets::Limits;
 use super::super::outcome::{Infeasible, Options, PlanError, Planned};
 use super::super::problem::{Bytes, Problem};
-use super::super::strategies::{Candidate, best_cut, hindsight, square_root, window_repair};
+use super::super::strategies::{Candidate, best_cut, foresight, hindsight, square_root, window_repair};
 use super::{Bounds, Index, KEEP_ALL, LARGE, Placed, Session, working_set_bound};
 
 /// Budgets tried between what is proved and the best plan so far.
@@ -121,6 +121,18 @@ impl Session<'_, '_> {
             self.context.work /= 2;
         }
         let mut pool = vec![self.keep_all.clone()];
+        if let Some(candidate) = foresight::lowest(&mut self.context, low, self.keep_all.score.peak) {
+            let placed = self.place_low(&candidate, candidate.score.peak);
+            pool.push(candidate.clone());
+            if self.need(&placed) < self.need(&best.1) {
+                best = (candidate, placed);
+            }
+            self.report("least budget", self.need(&best.1), &pool);
+            if self.need(&best.1) <= enough.max(low) {
+                self.context.work = work;
+                return best;
+            }
+        }
         let mut target = low;
         for round in 0..=rounds {
             let (candidate, placed) = self.try_for_bytes(&mut pool, round, target);
@@ -155,6 +167,7 @@ impl Session<'_, '_> {
                 let cuts = self.cuts(target, &[64, 62, 57, 50]);
                 starts.extend(best_cut::run(&mut self.context, &cuts));
                 starts.extend(square_root::run(&mut self.context));
+                starts.extend(foresight::run(&mut self.context));
                 if self.index.given.len() <= LARGE {
                     starts.extend(hindsight::run(&mut self.context));
                     starts.extend(window_repair::run(&mut self.context));

@@ -7,6 +7,7 @@ pub(crate) mod best_cut;
 pub(crate) mod chain;
 pub(crate) mod dtr_seeds;
 pub(crate) mod exact;
+pub(crate) mod foresight;
 pub(crate) mod hindsight;
 pub(crate) mod ilp_windows;
 pub(crate) mod keep_all;
@@ -61,11 +62,18 @@ impl Context<'_, '_> {
         Some(Candidate { strategy, genome, sequence: self.evaluator.sequence.clone(), score })
     }
 
-    /// Scores a sequence as it is; none if it breaks the commit rule.
-    pub(crate) fn sequence(&mut self, strategy: &'static str, sequence: Vec<u32>) -> Option<Candidate> {
-        let score = self.evaluator.evaluate(&sequence, self.budget);
+    /// Scores a sequence, its commits behind the last reader of the old version; none if something else needs one earlier.
+    pub(crate) fn sequence(&mut self, strategy: &'static str, mut sequence: Vec<u32>) -> Option<Candidate> {
+        let mut score = self.evaluator.evaluate(&sequence, self.budget);
         if self.evaluator.breaks_commit_rule() {
-            return None;
+            if self.keep_order {
+                return None;
+            }
+            sequence = self.evaluator.delay_commits()?;
+            score = self.evaluator.evaluate(&sequence, self.budget);
+            if self.evaluator.breaks_commit_rule() {
+                return None;
+            }
         }
         let genome = hindsight::from_sequence(self.index, &sequence);
         Some(Candidate { strategy, genome, sequence, score })
