@@ -98,6 +98,18 @@ pub fn forward(request: &Request<'_>, guard: &Guard) -> Result<Graph, CompileErr
     at(first, &guard.greatest()).map_err(|error| CompileError::Bucket { bucket: guard.to_string(), error })
 }
 
+/// Whether sizes just below a guard's bounds make another list of nodes: a loop that is unrolled by its length does. The planned steps fit the
+/// bounds alone then, and what is below them runs dynamic.
+pub fn is_for_bounds_alone(request: &Request<'_>, guard: &Guard) -> bool {
+    let below: Bindings = guard.greatest().into_iter().map(|(s, n)| (s, (n - 1).max(1))).collect();
+    let Some(template) = dynamic::templates(request).into_iter().next() else { return false };
+    let nodes = |sizes: &Bindings| at(&template, sizes).map(|g| g.nodes.len());
+    match (nodes(&guard.greatest()), nodes(&below)) {
+        (Ok(at), Ok(below)) => at != below,
+        _ => false,
+    }
+}
+
 fn at(template: &Template, sizes: &Bindings) -> Result<Graph, trace::TraceError> {
     let limits = Limits::new(MAX_NODES);
     template.recipe.forward(sizes, limits, &mut NoOracle).map(|(forward, _)| forward)

@@ -307,6 +307,7 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
     }
     let request = open.request(&model.name, &model.costs.profile, &no_hash);
     model.parts = buckets::parts(&request, &guards)?;
+    let alone = buckets::is_for_bounds_alone(&request, &last);
     note(
         global.quiet,
         format!(
@@ -314,6 +315,15 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
             guards.iter().map(|g| format!("({g})")).collect::<Vec<_>>().join(" ")
         ),
     );
+    if alone {
+        let what = "the number of nodes follows from the sizes (a loop is unrolled by its length)";
+        note(
+            global.quiet,
+            format!(
+                "{what}: what is planned runs batches of just these sizes, smaller ones run dynamic, too"
+            ),
+        );
+    }
     Ok(model)
 }
 

@@ -135,6 +135,27 @@ fn buckets_that_cannot_be_are_refused() {
         .fails(64, &["give one size"]);
 }
 
+/// A loop of the length that varies: a program for each bound runs batches of exactly that length, and says so.
+#[test]
+fn loops_of_varying_length_have_a_program_for_each_bound() {
+    let Some(root) = data("models") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (model, out) = (root.join("small").join("lstm_loop.ts_dyn.onnx"), dir.path().join("x.dtrc"));
+    let (model, out) = (model.display().to_string(), out.display().to_string());
+    let dims = ["--dim", "batch=4", "--dim", "seq=6,12", "--budget", "1M"];
+    let head = ["compile", &model, "--loss", "cross-entropy", "-o", &out];
+    let noted = dtrc(&[&head[..], &dims].concat()).ok().stderr;
+    assert!(noted.contains("a loop is unrolled by its length"), "{noted}");
+    let io = root.join("reference").join("lstm_loop.io.npz").display().to_string();
+    let ran = dtrc(&["--json", "train", &out, "--weights", &model, "--data", &io, "--steps", "2"]).ok();
+    assert_eq!(ran.objects()[0]["program"], "seq <= 12", "{}", ran.stderr);
+    // A model without such a loop says nothing.
+    let bert = root.join("small").join("bert.ts_dyn.onnx").display().to_string();
+    let head = ["compile", &bert, "--loss", "cross-entropy", "-o", &out];
+    let noted = dtrc(&[&head[..], &dims].concat()).ok().stderr;
+    assert!(!noted.contains("unrolled"), "{noted}");
+}
+
 #[test]
 fn several_budgets_in_one_plan() {
     let dir = tempfile::tempdir().unwrap();
