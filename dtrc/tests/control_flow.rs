@@ -7,20 +7,21 @@ use runtime::data::npz::{self, Npz};
 use std::path::Path;
 use support::{
     dtrc, floats,
-    onnx::{body, graph, int, node, weight, write},
+    onnx::{body, graph, int, ints, node, weight, write},
 };
 
 /// An array of the data: name, extents, elements.
 type Floats<'a> = (&'a str, &'a [u64], &'a [f32]);
 
-/// Writes float arrays, and numbers that are single.
-fn arrays(path: &Path, given: &[Floats<'_>], single: &[(&str, i64)]) -> String {
+/// Writes arrays of floats, and of integers.
+fn arrays(path: &Path, floats: &[Floats<'_>], ints: &[(&str, &[u64], &[i64])]) -> String {
     let bytes: Vec<Vec<u8>> =
-        given.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
-    let numbers: Vec<[u8; 8]> = single.iter().map(|(_, v)| v.to_le_bytes()).collect();
-    let float = given.iter().zip(&bytes).map(|((n, s, _), b)| (*n, DType::F32, *s, b.as_slice()));
-    let single = single.iter().zip(&numbers).map(|((n, _), b)| (*n, DType::I64, &[][..], b.as_slice()));
-    npz::write(std::fs::File::create(path).expect("a file"), float.chain(single)).expect("written");
+        floats.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let numbers: Vec<Vec<u8>> =
+        ints.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let floats = floats.iter().zip(&bytes).map(|((n, s, _), b)| (*n, DType::F32, *s, b.as_slice()));
+    let ints = ints.iter().zip(&numbers).map(|((n, s, _), b)| (*n, DType::I64, *s, b.as_slice()));
+    npz::write(std::fs::File::create(path).expect("a file"), floats.chain(ints)).expect("written");
     path.display().to_string()
 }
 
@@ -41,7 +42,7 @@ impl Results {
 
 /// One run of a model.
 fn run(model: &str, data: &str, more: &[&str]) -> Results {
-    let out = format!("{data}.out");
+    let out = format!("{model}.out");
     let fixed = ["run", model, "--data", data, "--budget", "1M", "-o", &out];
     dtrc(&[&fixed[..], more].concat()).ok();
     Results(Npz::open(Path::new(&out)).expect("an archive"))
@@ -109,5 +110,108 @@ fn weights_that_branches_hand_out_are_trained() {
             assert_eq!(stepped.get(taken).bytes(), step(&plain(before), data).get("w").bytes(), "{taken}");
             assert_eq!(stepped.floats(left).1, untouched.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
         }
+    }
+}
+
+#[test]
+fn a_loop_that_never_ran_has_collected_nothing_of_its_bodys_shape() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let x: Vec<f32> = floats(12, 2);
+    // What is collected is not declared, in part, or by a rule that sees nothing but the body; of the inner loop nothing is ever run.
+    for (declared, inner) in [("row", false), ("row[3,D]", false), ("row", true)] {
+        let mut nodes = vec![
+            node("Identity", "go", "on", vec![]),
+            node("MatMul", "h w", "next", vec![]),
+            node("Concat", "next next", "row", vec![int("axis", 1)]),
+        ];
+        let row = if inner {
+            let copies = graph(
+                "j:int64[] go_on:bool[] g",
+                vec![node("Identity", "go_on", "still", vec![]), node("Tanh", "g", "tanh", vec![])],
+                "still:bool[] tanh tanh",
+                vec![],
+            );
+            nodes.push(node("Loop", "i _ next", "last copies", vec![body("body", copies)]));
+            "copies"
+        } else {
+            declared
+        };
+        let steps = graph("i:int64[] go:bool[] h[3,D]", nodes, &format!("on:bool[] next {row}"), vec![]);
+        let mut nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", steps)])];
+        nodes.extend(mean_square("y"));
+        let whole = graph("x[3,4] m:int64[]", nodes, "loss[] y rows", vec![weight("w", &[4, 4], &w)]);
+        let model = write(dir.path(), "m.onnx", 17, whole);
+        let data = |m: i64| arrays(&dir.path().join("m.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[m])]);
+        let rest: &[u64] = if inner { &[0, 3, 4] } else { &[3, 8] };
+        let mut none = run(&model, &data(0), &["--inference"]);
+        assert_eq!(none.floats("rows"), ([&[0], rest].concat(), vec![]), "{declared} {inner}");
+        assert_eq!(none.floats("y").1, x.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
+        let once = run(&model, &data(1), &["--inference"]).floats("rows").0;
+        assert_eq!(once, [&[1], rest].concat(), "{declared} {inner}");
+        // The weight is off the way; a step is one all the same.
+        let trained = step(&model, &data(0)).get("w");
+        assert_eq!(trained.to_floats(), w.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
+    }
+    // What only data could tell is said to be so.
+    let counted = graph(
+        "i:int64[] go:bool[] h",
+        vec![node("Identity", "go", "on", vec![]), node("NonZero", "h", "row", vec![])],
+        "on:bool[] h row:int64",
+        vec![],
+    );
+    let nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", counted)])];
+    let model = write(dir.path(), "n.onnx", 17, graph("x[3,4] m:int64[]", nodes, "y rows:int64", vec![]));
+    let data = arrays(&dir.path().join("n.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[0])]);
+    let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+    refused.fails(65, &["no iteration ran", "NonZero", "known only at run time"]);
+}
+
+#[test]
+fn a_scan_over_nothing_has_collected_nothing_along_its_axis() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let elements = |n: u64| floats(2 * 4 * n as usize, 3);
+    for (axis, at) in [(0, 0), (1, 1), (2, 2), (-1, 2), (-2, 1), (-3, 0)] {
+        for declared in ["o", "o[2,4]"] {
+            let steps = graph(
+                "s[2,4] r[2,4]",
+                vec![
+                    node("MatMul", "s w", "p", vec![]),
+                    node("Add", "p r", "t", vec![]),
+                    node("Tanh", "t", "o", vec![]),
+                ],
+                &format!("t[2,4] {declared}"),
+                vec![],
+            );
+            let how = vec![
+                body("body", steps),
+                int("num_scan_inputs", 1),
+                ints("scan_input_axes", &[1]),
+                ints("scan_output_axes", &[axis]),
+            ];
+            let nodes = [vec![node("Scan", "s0 x", "t0 o0", how)], mean_square("t0")].concat();
+            let weights = vec![weight("w", &[4, 4], &w), weight("s0", &[2, 4], &floats(8, 4))];
+            let model = write(dir.path(), "s.onnx", 17, graph("x[2,L,4]", nodes, "loss[] o0", weights));
+            for n in [0, 1, 3] {
+                let data = arrays(&dir.path().join("s.npz"), &[("x", &[2, n, 4], &elements(n))], &[]);
+                let mut expected = vec![2, 4];
+                expected.insert(at, n);
+                let shape = run(&model, &data, &["--inference"]).floats("o0").0;
+                assert_eq!(shape, expected, "axis {axis}, {n} steps, {declared}");
+            }
+        }
+    }
+    // An axis that the body's output has not is refused, whether anything runs or not.
+    let steps = graph("s[2] r[2]", vec![node("Add", "s r", "t", vec![])], "t t", vec![]);
+    let how = vec![body("body", steps), int("num_scan_inputs", 1), ints("scan_output_axes", &[2])];
+    let nodes = vec![node("Scan", "s0 x", "t0 o0", how)];
+    let model = write(dir.path(), "a.onnx", 17, graph("x[L,2] s0[2]", nodes, "o0", vec![]));
+    for n in [0, 2] {
+        let rows = vec![1.0; 2 * n as usize];
+        let data =
+            arrays(&dir.path().join("a.npz"), &[("x", &[n, 2], &rows), ("s0", &[2], &[1.0, 2.0])], &[]);
+        let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+        refused.fails(65, &["Scan", "axis 2"]);
     }
 }
