@@ -215,3 +215,39 @@ fn a_scan_over_nothing_has_collected_nothing_along_its_axis() {
         refused.fails(65, &["Scan", "axis 2"]);
     }
 }
+
+#[test]
+fn outputs_that_are_sequences_are_left_out_beside_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let model = |outputs: &str| {
+        let steps = graph(
+            "i:int64[] go:bool[] h all:sequence",
+            vec![
+                node("Identity", "go", "on", vec![]),
+                node("MatMul", "h w", "next", vec![]),
+                node("SequenceInsert", "all next", "more", vec![]),
+            ],
+            "on:bool[] next more:sequence",
+            vec![],
+        );
+        let mut nodes = vec![
+            node("SequenceEmpty", "", "none", vec![]),
+            node("Loop", "m _ x none", "y rows", vec![body("body", steps)]),
+        ];
+        nodes.extend(mean_square("y"));
+        let inputs = "x[3,4] m:int64[]";
+        write(dir.path(), "m.onnx", 17, graph(inputs, nodes, outputs, vec![weight("w", &[4, 4], &w)]))
+    };
+    let x = floats(12, 2);
+    let data = arrays(&dir.path().join("m.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[2])]);
+    let plain = step(&model("loss[]"), &data).get("w");
+    let both = model("rows:sequence loss[]");
+    assert_eq!(step(&both, &data).get("w").bytes(), plain.bytes());
+    let inference = ["run", &both, "--inference", "--data", &data, "--budget", "1M"];
+    let said = dtrc(&inference).ok().stderr;
+    assert!(said.contains("outputs that are no tensors are left out: rows"), "{said}");
+    let alone = model("rows:sequence");
+    let inference = ["run", &alone, "--inference", "--data", &data, "--budget", "1M"];
+    dtrc(&inference).fails(65, &["output rows is no tensor"]);
+}
