@@ -251,3 +251,83 @@ fn outputs_that_are_sequences_are_left_out_beside_others() {
     let inference = ["run", &alone, "--inference", "--data", &data, "--budget", "1M"];
     dtrc(&inference).fails(65, &["output rows is no tensor"]);
 }
+
+/// Sums over the sequence, last step first, times a weight: what a Scan of opset 8 gives, by hand. The states, what is collected, the loss
+/// and the weight's gradient.
+fn scanned(x: &[f32], s0: &[f32], w: &[f32], lengths: &[usize], steps: usize) -> [Vec<f64>; 4] {
+    let (mut states, mut rows) = (vec![0.0; lengths.len() * 2], vec![0.0; lengths.len() * steps * 2]);
+    let (mut loss, mut gradient) = (0.0, vec![0.0; 2]);
+    let n = rows.len() as f64;
+    for (b, length) in lengths.iter().enumerate() {
+        for d in 0..2 {
+            let mut sum = f64::from(s0[b * 2 + d]);
+            for k in 0..*length {
+                sum += f64::from(x[(b * steps + length - 1 - k) * 2 + d]);
+                let w = f64::from(w[d]);
+                rows[(b * steps + k) * 2 + d] = sum * w;
+                loss += sum * sum * w * w / n;
+                gradient[d] += 2.0 * sum * sum * w / n;
+            }
+            states[b * 2 + d] = sum;
+        }
+    }
+    [states, rows, vec![loss], gradient]
+}
+
+#[test]
+fn a_scan_of_opset_8_has_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (x, s0, w) = (floats(20, 1), floats(4, 2), [0.5, -1.5]);
+    let model = |lengths: &str, extents: &str| {
+        let steps = graph(
+            "s r",
+            vec![node("Add", "s r", "sum", vec![]), node("Mul", "sum w", "row", vec![])],
+            "sum row",
+            vec![],
+        );
+        let how = vec![body("body", steps), int("num_scan_inputs", 1), ints("directions", &[1])];
+        let name = lengths.split([':', '[']).next().unwrap();
+        let nodes =
+            [vec![node("Scan", &format!("{name} s0 x"), "last rows", how)], mean_square("rows")].concat();
+        let inputs = format!("x[{extents},2] s0[B,2] {}", if lengths == "_" { "" } else { lengths });
+        write(dir.path(), "s.onnx", 8, graph(&inputs, nodes, "loss[] last rows", vec![weight("w", &[2], &w)]))
+    };
+    let near = |(_, got): (Vec<u64>, Vec<f64>), expected: &[f64], what: &str| {
+        assert_eq!(got.len(), expected.len(), "{what}");
+        for (a, b) in got.iter().zip(expected) {
+            assert!((a - b).abs() < 1e-5, "{what}: {a} for {b}");
+        }
+    };
+    let given: &[Floats<'_>] = &[("x", &[2, 5, 2], &x), ("s0", &[2, 2], &s0)];
+    for lengths in [None, Some([3, 5]), Some([5, 0])] {
+        let model = model(lengths.map_or("_", |_| "lengths:int64[2]"), "2,5");
+        let numbers: Vec<i64> = lengths.into_iter().flatten().collect();
+        let whole = ("lengths", &[2u64][..], numbers.as_slice());
+        let also: &[(&str, &[u64], &[i64])] = if lengths.is_some() { &[whole] } else { &[] };
+        let data = arrays(&dir.path().join("s.npz"), given, also);
+        let steps = lengths.unwrap_or([5, 5]).map(|n| n as usize);
+        let [states, rows, loss, gradient] = scanned(&x, &s0, &w, &steps, 5);
+        let mut out = run(&model, &data, &["--inference"]);
+        near(out.floats("last"), &states, "states");
+        near(out.floats("rows"), &rows, "rows");
+        near(out.floats("loss"), &loss, "loss");
+        let after: Vec<f64> = w.iter().zip(&gradient).map(|(w, g)| f64::from(*w) - g).collect();
+        near(step(&model, &data).floats("w"), &after, "weight after a step");
+    }
+    // Nothing along either axis.
+    for (batch, steps) in [(2, 0), (0, 5), (0, 0)] {
+        let given: &[Floats<'_>] = &[
+            ("x", &[batch, steps, 2], &x[..(batch * steps * 2) as usize]),
+            ("s0", &[batch, 2], &s0[..(batch * 2) as usize]),
+        ];
+        let data = arrays(&dir.path().join("s.npz"), given, &[]);
+        let mut out = run(&model("_", "B,L"), &data, &["--inference"]);
+        assert_eq!(out.floats("rows").0, [batch, steps, 2]);
+        let unmoved = s0[..(batch * 2) as usize].iter().map(|v| f64::from(*v)).collect();
+        assert_eq!(out.floats("last"), (vec![batch, 2], unmoved));
+    }
+    let data = arrays(&dir.path().join("s.npz"), given, &[("lengths", &[2], &[3, 6])]);
+    let refused =
+        dtrc(&["run", &model("lengths:int64[2]", "2,5"), "--inference", "--data", &data, "--budget", "1M"]);
+    refused.fails(65, &["sequence_lens", "between 0 and 5"]);
+}

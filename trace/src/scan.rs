@@ -1,10 +1,13 @@
 //! Scan: a body for every slice of its inputs.
+//!
+//! Opset 8 had a batch before the axis of the scan, and a length for each sequence of the batch; they run one after the other, as the same
+//! steps that later opsets have.
 
 use crate::{
     Body, SourceNode,
-    error::{TraceError, TraceErrorKind},
+    error::TraceError,
     unrun::Unrun,
-    walk::{Item, Walk, at, wrong},
+    walk::{Item, Walk, wrong},
 };
 use graph::{AttrError, TensorType, ValueId};
 use std::sync::Arc;
@@ -58,11 +61,7 @@ fn without(ty: &TensorType, axis: usize) -> TensorType {
 impl<'s> Walk<'s, '_, '_> {
     /// Walks a Scan.
     pub(crate) fn scan(&mut self, node: &'s SourceNode) -> Result<(), TraceError> {
-        if node.opset < 9 {
-            let what = "Scan of opset 8, with a batch axis of its own: export with opset 9 or later";
-            return Err(at(node, TraceErrorKind::Unsupported(what.to_owned())));
-        }
-        let all = self.scan_axes(node)?;
+        let all = if node.opset < 9 { self.scan_batches(node)? } else { self.scan_axes(node)? };
         for (name, item) in node.outputs.iter().zip(all).filter(|(n, _)| !n.is_empty()) {
             self.items.insert(Arc::clone(name), item);
         }
@@ -168,5 +167,98 @@ impl<'s> Walk<'s, '_, '_> {
             }));
         }
         Ok(all)
+    }
+
+    /// Opset 8: every input has the batch first, and what is cut, then the axis of the scan. Where a sequence is shorter than the longest,
+    /// what is collected of it ends with zeros.
+    fn scan_batches(&mut self, node: &'s SourceNode) -> Result<Vec<Item>, TraceError> {
+        let given = node.inputs.get(1..).unwrap_or_default();
+        let form = Form::of(node, given.len())?;
+        let back = list(node, "directions", form.lists)?;
+        let (mut batch, mut length) = (None, None);
+        let mut rows: Vec<TensorType> = Vec::new();
+        let mut values = Vec::with_capacity(given.len());
+        for (k, name) in given.iter().enumerate() {
+            let v = self.tensor(node, name)?;
+            self.extent(node, v, 0, "the batch", &mut batch)?;
+            let mut row = without(self.b.ty(v), 0);
+            if k >= form.states {
+                self.extent(node, v, 1, "the number of iterations", &mut length)?;
+                row = without(&row, 0);
+            }
+            rows.push(row);
+            values.push(v);
+        }
+        let (batch, length) = (batch.unwrap_or(0), length.unwrap_or(0));
+        let lengths = self.lengths(node, batch, length)?;
+        let types = if (batch == 0 || lengths.contains(&0)) && form.scans > 0 {
+            self.unrun_types(node, form.body, form.states, Unrun { first: &[], carried: &[], rows: &rows })?
+        } else {
+            Vec::new()
+        };
+        let mut sequences: Vec<Vec<ValueId>> = Vec::with_capacity(values.len());
+        for v in &values {
+            sequences.push(self.unstack(node, *v, 0, batch)?);
+        }
+        let mut left: Vec<Vec<ValueId>> = vec![Vec::new(); form.states + form.scans];
+        for (b, steps) in lengths.iter().enumerate() {
+            let carried = sequences[..form.states].iter().map(|s| Item::Tensor(s[b])).collect();
+            let mut slices = Vec::with_capacity(form.lists);
+            for (s, back) in sequences[form.states..].iter().zip(&back) {
+                let mut parts = self.unstack(node, s[b], 0, length)?;
+                parts.truncate(*steps);
+                if *back != 0 {
+                    parts.reverse();
+                }
+                slices.push(parts);
+            }
+            let (states, collected) = self.steps(node, &form, carried, &slices, *steps)?;
+            for (list, item) in left.iter_mut().zip(states) {
+                match item {
+                    Item::Tensor(v) => list.push(v),
+                    _ => return Err(wrong(node, "a state is no tensor")),
+                }
+            }
+            for (k, mut list) in collected.into_iter().enumerate() {
+                if length == 0 {
+                    continue;
+                }
+                if *steps < length {
+                    let ty = list.first().map(|v| self.b.ty(*v)).or(types.get(k)).cloned();
+                    let ty = ty.ok_or_else(|| wrong(node, "nothing was collected"))?;
+                    let zero = self.b.scalar(ty.dtype, 0.0);
+                    let zeros = self.b.expand(zero, &ty.shape).map_err(|e| self.op_error(node, e, &[]))?;
+                    list.resize(length, zeros);
+                }
+                let all = self.stack(node, &list, 0)?;
+                left[form.states + k].push(all);
+            }
+        }
+        let mut all = Vec::with_capacity(left.len());
+        for (k, list) in left.iter().enumerate() {
+            all.push(Item::Tensor(match k.checked_sub(form.states).and_then(|k| types.get(k)) {
+                Some(ty) if list.is_empty() => {
+                    self.empty(node, ty, &[(0, length as u64), (0, batch as u64)])?
+                }
+                // Of no sequence the states are the ones given.
+                None if list.is_empty() => values[k],
+                _ => self.stack(node, list, 0)?,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// How many steps each sequence of a batch has.
+    fn lengths(&mut self, node: &SourceNode, batch: usize, longest: usize) -> Result<Vec<usize>, TraceError> {
+        let Some(name) = node.inputs.first().filter(|n| !n.is_empty()) else {
+            return Ok(vec![longest; batch]);
+        };
+        let v = self.tensor(node, name)?;
+        let said = self.decide(node, v, "the lengths of its sequences")?.to_ints();
+        let said = said.map(|l| l.into_iter().map(|n| usize::try_from(n).ok().filter(|n| *n <= longest)));
+        let said: Option<Vec<usize>> = said.and_then(Iterator::collect);
+        said.filter(|l| l.len() == batch).ok_or_else(|| {
+            wrong(node, format!("sequence_lens must be {batch} numbers between 0 and {longest}"))
+        })
     }
 }
