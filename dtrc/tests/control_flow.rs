@@ -331,3 +331,75 @@ fn a_scan_of_opset_8_has_a_batch() {
         dtrc(&["run", &model("lengths:int64[2]", "2,5"), "--inference", "--data", &data, "--budget", "1M"]);
     refused.fails(65, &["sequence_lens", "between 0 and 5"]);
 }
+
+#[test]
+fn what_data_decide_is_not_said_to_wait_for_a_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = vec![node("NonZero", "x", "at", vec![]), node("Cast", "at", "y", vec![int("to", 1)])];
+    let model = write(dir.path(), "n.onnx", 17, graph("x[N,4]", nodes, "y", vec![]));
+    let data = arrays(&dir.path().join("n.npz"), &[("x", &[1, 4], &[0.0, 1.0, 0.0, 2.0])], &[]);
+    let run = ["run", &model, "--inference", "--data", &data, "--budget", "1M"];
+    let said = dtrc(&run).ok().stderr;
+    assert!(said.contains("NonZero") && said.contains("it depends on data"), "{said}");
+    assert!(!said.contains("--dim"), "{said}");
+    let estimate = dtrc(&["estimate", &model, "--inference"]);
+    estimate.fails(65, &["data decide", "its program is made anew"]);
+    assert!(!estimate.stderr.contains("--dim") && !estimate.stderr.contains("  "), "{}", estimate.stderr);
+    // A size alone is bound.
+    let nodes = vec![node("Shape", "x", "s", vec![]), node("ConstantOfShape", "s", "y", vec![])];
+    let sized = write(dir.path(), "s.onnx", 17, graph("x[N,4]", nodes, "y", vec![]));
+    dtrc(&["estimate", &sized, "--inference"]).fails(65, &["--dim N=N"]);
+}
+
+#[test]
+fn pools_that_are_too_small_or_too_large_are_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let sides = ["then_branch", "else_branch"].map(|name| {
+        let inner = vec![
+            node("MatMul", "x a", &format!("{name}.1"), vec![]),
+            node("Tanh", &format!("{name}.1"), &format!("{name}.2"), vec![]),
+        ];
+        body(name, graph("", inner, &format!("{name}.2"), vec![]))
+    });
+    let mut nodes = vec![
+        node("ReduceSum", "x", "sum", vec![int("keepdims", 0)]),
+        node("Greater", "sum zero", "positive", vec![]),
+        node("If", "positive", "v0", sides.to_vec()),
+    ];
+    for i in 0..4 {
+        nodes.push(node("MatMul", &format!("v{i} up"), &format!("u{i}"), vec![]));
+        nodes.push(node("Tanh", &format!("u{i}"), &format!("t{i}"), vec![]));
+        nodes.push(node("Sin", &format!("t{i}"), &format!("s{i}"), vec![]));
+        nodes.push(node("MatMul", &format!("s{i} down"), &format!("v{}", i + 1), vec![]));
+    }
+    nodes.extend(mean_square("v4"));
+    let weights = vec![
+        weight("a", &[16, 16], &floats(256, 1)),
+        weight("up", &[16, 128], &floats(2048, 2)),
+        weight("down", &[128, 16], &floats(2048, 3)),
+        weight("zero", &[], &[0.0]),
+    ];
+    let model = write(dir.path(), "m.onnx", 17, graph("x[64,16]", nodes, "loss[]", weights));
+    let data = arrays(&dir.path().join("m.npz"), &[("x", &[64, 16], &floats(1024, 4))], &[]);
+    let run = |budget: &str, more: &[&str]| {
+        let fixed = ["run", &model, "--data", &data, "--budget", budget, "--loss", "output:loss"];
+        dtrc(&[&fixed[..], more].concat())
+    };
+    // Whatever the reason, the node is one that needs what is said.
+    let mut refused = 0;
+    for kib in (96..136).step_by(2) {
+        let out = run(&format!("{kib}K"), &[]);
+        if out.code != 0 {
+            out.fails(71, &["out of memory at"]);
+            let at = out.stderr.split("out of memory at ").nth(1).unwrap();
+            assert!(!at.starts_with("Input"), "{kib}K: {at}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+    run("300K", &["--dynamic-pool", "1"]).fails(64, &["--dynamic-pool", "256 bytes"]);
+    let clipped = run("300K", &["--dynamic-pool", "1G"]).ok().stderr;
+    assert!(clipped.contains("--dynamic-pool 1.00 GiB: the state leaves 28"), "{clipped}");
+    let whole = run("300K", &["--dynamic-pool", "200K"]).ok().stderr;
+    assert!(!whole.contains("the state leaves"), "{whole}");
+}

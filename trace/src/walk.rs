@@ -315,6 +315,8 @@ impl<'s> Walk<'s, '_, '_> {
                         self.b.grant(room);
                         continue;
                     }
+                    // The last one is what the rule could not do without.
+                    let by_data = missed.last().is_some_and(|v| self.reads_data(*v));
                     let mut found = Vec::new();
                     for v in missed {
                         if let Some(l) = self.ask(node, v)? {
@@ -322,6 +324,9 @@ impl<'s> Walk<'s, '_, '_> {
                         }
                     }
                     self.b.rollback(mark);
+                    if found.is_empty() && by_data {
+                        return Err(at(node, TraceErrorKind::Dynamic { what, dims: Vec::new() }));
+                    }
                     if found.is_empty() {
                         return Err(self.op_error(node, OpError::Dynamic(what), inputs));
                     }
