@@ -273,7 +273,7 @@ fn needs_static(args: &ModelArgs, dims: Option<String>, reason: &str) -> CliErro
     let what = match dims {
         Some(dims) => format!("this command needs a static model: bind its sizes with {dims}"),
         None => format!(
-            "this command needs a static model, and here data decide ({reason}): compile --budget BYTES and train take it, its program is              made anew at every step"
+            "this command needs a static model, and here data decide ({reason}): compile --budget BYTES and train take it, its program is made anew at every step"
         ),
     };
     CliError::bad_input(format!("{}: {what}", args.model.display()))

@@ -87,6 +87,21 @@ pub fn absolute(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads the bytes of a pool: at least one tensor fits.
+///
+/// # Errors
+///
+/// A text that says what is accepted.
+pub fn pool(text: &str) -> Result<u64, String> {
+    let n = absolute(text)?;
+    let least = plan::ALIGNMENT;
+    if n < least {
+        Err(format!("a pool has at least {least} bytes, and holds what its step needs"))
+    } else {
+        Ok(n)
+    }
+}
+
 /// Beyond this a ratio is a slip, and its bytes are more than any machine has.
 const MAX_RATIO: f64 = 1e6;
 

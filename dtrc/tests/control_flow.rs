@@ -7,20 +7,21 @@ use runtime::data::npz::{self, Npz};
 use std::path::Path;
 use support::{
     dtrc, floats,
-    onnx::{body, graph, int, node, weight, write},
+    onnx::{body, graph, int, ints, node, weight, write},
 };
 
 /// An array of the data: name, extents, elements.
 type Floats<'a> = (&'a str, &'a [u64], &'a [f32]);
 
-/// Writes float arrays, and numbers that are single.
-fn arrays(path: &Path, given: &[Floats<'_>], single: &[(&str, i64)]) -> String {
+/// Writes arrays of floats, and of integers.
+fn arrays(path: &Path, floats: &[Floats<'_>], ints: &[(&str, &[u64], &[i64])]) -> String {
     let bytes: Vec<Vec<u8>> =
-        given.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
-    let numbers: Vec<[u8; 8]> = single.iter().map(|(_, v)| v.to_le_bytes()).collect();
-    let float = given.iter().zip(&bytes).map(|((n, s, _), b)| (*n, DType::F32, *s, b.as_slice()));
-    let single = single.iter().zip(&numbers).map(|((n, _), b)| (*n, DType::I64, &[][..], b.as_slice()));
-    npz::write(std::fs::File::create(path).expect("a file"), float.chain(single)).expect("written");
+        floats.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let numbers: Vec<Vec<u8>> =
+        ints.iter().map(|(_, _, v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let floats = floats.iter().zip(&bytes).map(|((n, s, _), b)| (*n, DType::F32, *s, b.as_slice()));
+    let ints = ints.iter().zip(&numbers).map(|((n, s, _), b)| (*n, DType::I64, *s, b.as_slice()));
+    npz::write(std::fs::File::create(path).expect("a file"), floats.chain(ints)).expect("written");
     path.display().to_string()
 }
 
@@ -41,7 +42,7 @@ impl Results {
 
 /// One run of a model.
 fn run(model: &str, data: &str, more: &[&str]) -> Results {
-    let out = format!("{data}.out");
+    let out = format!("{model}.out");
     let fixed = ["run", model, "--data", data, "--budget", "1M", "-o", &out];
     dtrc(&[&fixed[..], more].concat()).ok();
     Results(Npz::open(Path::new(&out)).expect("an archive"))
@@ -110,4 +111,295 @@ fn weights_that_branches_hand_out_are_trained() {
             assert_eq!(stepped.floats(left).1, untouched.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
         }
     }
+}
+
+#[test]
+fn a_loop_that_never_ran_has_collected_nothing_of_its_bodys_shape() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let x: Vec<f32> = floats(12, 2);
+    // What is collected is not declared, in part, or by a rule that sees nothing but the body; of the inner loop nothing is ever run.
+    for (declared, inner) in [("row", false), ("row[3,D]", false), ("row", true)] {
+        let mut nodes = vec![
+            node("Identity", "go", "on", vec![]),
+            node("MatMul", "h w", "next", vec![]),
+            node("Concat", "next next", "row", vec![int("axis", 1)]),
+        ];
+        let row = if inner {
+            let copies = graph(
+                "j:int64[] go_on:bool[] g",
+                vec![node("Identity", "go_on", "still", vec![]), node("Tanh", "g", "tanh", vec![])],
+                "still:bool[] tanh tanh",
+                vec![],
+            );
+            nodes.push(node("Loop", "i _ next", "last copies", vec![body("body", copies)]));
+            "copies"
+        } else {
+            declared
+        };
+        let steps = graph("i:int64[] go:bool[] h[3,D]", nodes, &format!("on:bool[] next {row}"), vec![]);
+        let mut nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", steps)])];
+        nodes.extend(mean_square("y"));
+        let whole = graph("x[3,4] m:int64[]", nodes, "loss[] y rows", vec![weight("w", &[4, 4], &w)]);
+        let model = write(dir.path(), "m.onnx", 17, whole);
+        let data = |m: i64| arrays(&dir.path().join("m.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[m])]);
+        let rest: &[u64] = if inner { &[0, 3, 4] } else { &[3, 8] };
+        let mut none = run(&model, &data(0), &["--inference"]);
+        assert_eq!(none.floats("rows"), ([&[0], rest].concat(), vec![]), "{declared} {inner}");
+        assert_eq!(none.floats("y").1, x.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
+        let once = run(&model, &data(1), &["--inference"]).floats("rows").0;
+        assert_eq!(once, [&[1], rest].concat(), "{declared} {inner}");
+        // The weight is off the way; a step is one all the same.
+        let trained = step(&model, &data(0)).get("w");
+        assert_eq!(trained.to_floats(), w.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
+    }
+    // What only data could tell is said to be so.
+    let counted = graph(
+        "i:int64[] go:bool[] h",
+        vec![node("Identity", "go", "on", vec![]), node("NonZero", "h", "row", vec![])],
+        "on:bool[] h row:int64",
+        vec![],
+    );
+    let nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", counted)])];
+    let model = write(dir.path(), "n.onnx", 17, graph("x[3,4] m:int64[]", nodes, "y rows:int64", vec![]));
+    let data = arrays(&dir.path().join("n.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[0])]);
+    let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+    refused.fails(65, &["no iteration ran", "NonZero", "known only at run time"]);
+}
+
+#[test]
+fn a_scan_over_nothing_has_collected_nothing_along_its_axis() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let elements = |n: u64| floats(2 * 4 * n as usize, 3);
+    for (axis, at) in [(0, 0), (1, 1), (2, 2), (-1, 2), (-2, 1), (-3, 0)] {
+        for declared in ["o", "o[2,4]"] {
+            let steps = graph(
+                "s[2,4] r[2,4]",
+                vec![
+                    node("MatMul", "s w", "p", vec![]),
+                    node("Add", "p r", "t", vec![]),
+                    node("Tanh", "t", "o", vec![]),
+                ],
+                &format!("t[2,4] {declared}"),
+                vec![],
+            );
+            let how = vec![
+                body("body", steps),
+                int("num_scan_inputs", 1),
+                ints("scan_input_axes", &[1]),
+                ints("scan_output_axes", &[axis]),
+            ];
+            let nodes = [vec![node("Scan", "s0 x", "t0 o0", how)], mean_square("t0")].concat();
+            let weights = vec![weight("w", &[4, 4], &w), weight("s0", &[2, 4], &floats(8, 4))];
+            let model = write(dir.path(), "s.onnx", 17, graph("x[2,L,4]", nodes, "loss[] o0", weights));
+            for n in [0, 1, 3] {
+                let data = arrays(&dir.path().join("s.npz"), &[("x", &[2, n, 4], &elements(n))], &[]);
+                let mut expected = vec![2, 4];
+                expected.insert(at, n);
+                let shape = run(&model, &data, &["--inference"]).floats("o0").0;
+                assert_eq!(shape, expected, "axis {axis}, {n} steps, {declared}");
+            }
+        }
+    }
+    // An axis that the body's output has not is refused, whether anything runs or not.
+    let steps = graph("s[2] r[2]", vec![node("Add", "s r", "t", vec![])], "t t", vec![]);
+    let how = vec![body("body", steps), int("num_scan_inputs", 1), ints("scan_output_axes", &[2])];
+    let nodes = vec![node("Scan", "s0 x", "t0 o0", how)];
+    let model = write(dir.path(), "a.onnx", 17, graph("x[L,2] s0[2]", nodes, "o0", vec![]));
+    for n in [0, 2] {
+        let rows = vec![1.0; 2 * n as usize];
+        let data =
+            arrays(&dir.path().join("a.npz"), &[("x", &[n, 2], &rows), ("s0", &[2], &[1.0, 2.0])], &[]);
+        let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+        refused.fails(65, &["Scan", "axis 2"]);
+    }
+}
+
+#[test]
+fn outputs_that_are_sequences_are_left_out_beside_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = floats(16, 1);
+    let model = |outputs: &str| {
+        let steps = graph(
+            "i:int64[] go:bool[] h all:sequence",
+            vec![
+                node("Identity", "go", "on", vec![]),
+                node("MatMul", "h w", "next", vec![]),
+                node("SequenceInsert", "all next", "more", vec![]),
+            ],
+            "on:bool[] next more:sequence",
+            vec![],
+        );
+        let mut nodes = vec![
+            node("SequenceEmpty", "", "none", vec![]),
+            node("Loop", "m _ x none", "y rows", vec![body("body", steps)]),
+        ];
+        nodes.extend(mean_square("y"));
+        let inputs = "x[3,4] m:int64[]";
+        write(dir.path(), "m.onnx", 17, graph(inputs, nodes, outputs, vec![weight("w", &[4, 4], &w)]))
+    };
+    let x = floats(12, 2);
+    let data = arrays(&dir.path().join("m.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[2])]);
+    let plain = step(&model("loss[]"), &data).get("w");
+    let both = model("rows:sequence loss[]");
+    assert_eq!(step(&both, &data).get("w").bytes(), plain.bytes());
+    let inference = ["run", &both, "--inference", "--data", &data, "--budget", "1M"];
+    let said = dtrc(&inference).ok().stderr;
+    assert!(said.contains("outputs that are no tensors are left out: rows"), "{said}");
+    let alone = model("rows:sequence");
+    let inference = ["run", &alone, "--inference", "--data", &data, "--budget", "1M"];
+    dtrc(&inference).fails(65, &["output rows is no tensor"]);
+}
+
+/// Sums over the sequence, last step first, times a weight: what a Scan of opset 8 gives, by hand. The states, what is collected, the loss
+/// and the weight's gradient.
+fn scanned(x: &[f32], s0: &[f32], w: &[f32], lengths: &[usize], steps: usize) -> [Vec<f64>; 4] {
+    let (mut states, mut rows) = (vec![0.0; lengths.len() * 2], vec![0.0; lengths.len() * steps * 2]);
+    let (mut loss, mut gradient) = (0.0, vec![0.0; 2]);
+    let n = rows.len() as f64;
+    for (b, length) in lengths.iter().enumerate() {
+        for d in 0..2 {
+            let mut sum = f64::from(s0[b * 2 + d]);
+            for k in 0..*length {
+                sum += f64::from(x[(b * steps + length - 1 - k) * 2 + d]);
+                let w = f64::from(w[d]);
+                rows[(b * steps + k) * 2 + d] = sum * w;
+                loss += sum * sum * w * w / n;
+                gradient[d] += 2.0 * sum * sum * w / n;
+            }
+            states[b * 2 + d] = sum;
+        }
+    }
+    [states, rows, vec![loss], gradient]
+}
+
+#[test]
+fn a_scan_of_opset_8_has_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (x, s0, w) = (floats(20, 1), floats(4, 2), [0.5, -1.5]);
+    let model = |lengths: &str, extents: &str| {
+        let steps = graph(
+            "s r",
+            vec![node("Add", "s r", "sum", vec![]), node("Mul", "sum w", "row", vec![])],
+            "sum row",
+            vec![],
+        );
+        let how = vec![body("body", steps), int("num_scan_inputs", 1), ints("directions", &[1])];
+        let name = lengths.split([':', '[']).next().unwrap();
+        let nodes =
+            [vec![node("Scan", &format!("{name} s0 x"), "last rows", how)], mean_square("rows")].concat();
+        let inputs = format!("x[{extents},2] s0[B,2] {}", if lengths == "_" { "" } else { lengths });
+        write(dir.path(), "s.onnx", 8, graph(&inputs, nodes, "loss[] last rows", vec![weight("w", &[2], &w)]))
+    };
+    let near = |(_, got): (Vec<u64>, Vec<f64>), expected: &[f64], what: &str| {
+        assert_eq!(got.len(), expected.len(), "{what}");
+        for (a, b) in got.iter().zip(expected) {
+            assert!((a - b).abs() < 1e-5, "{what}: {a} for {b}");
+        }
+    };
+    let given: &[Floats<'_>] = &[("x", &[2, 5, 2], &x), ("s0", &[2, 2], &s0)];
+    for lengths in [None, Some([3, 5]), Some([5, 0])] {
+        let model = model(lengths.map_or("_", |_| "lengths:int64[2]"), "2,5");
+        let numbers: Vec<i64> = lengths.into_iter().flatten().collect();
+        let whole = ("lengths", &[2u64][..], numbers.as_slice());
+        let also: &[(&str, &[u64], &[i64])] = if lengths.is_some() { &[whole] } else { &[] };
+        let data = arrays(&dir.path().join("s.npz"), given, also);
+        let steps = lengths.unwrap_or([5, 5]).map(|n| n as usize);
+        let [states, rows, loss, gradient] = scanned(&x, &s0, &w, &steps, 5);
+        let mut out = run(&model, &data, &["--inference"]);
+        near(out.floats("last"), &states, "states");
+        near(out.floats("rows"), &rows, "rows");
+        near(out.floats("loss"), &loss, "loss");
+        let after: Vec<f64> = w.iter().zip(&gradient).map(|(w, g)| f64::from(*w) - g).collect();
+        near(step(&model, &data).floats("w"), &after, "weight after a step");
+    }
+    // Nothing along either axis.
+    for (batch, steps) in [(2, 0), (0, 5), (0, 0)] {
+        let given: &[Floats<'_>] = &[
+            ("x", &[batch, steps, 2], &x[..(batch * steps * 2) as usize]),
+            ("s0", &[batch, 2], &s0[..(batch * 2) as usize]),
+        ];
+        let data = arrays(&dir.path().join("s.npz"), given, &[]);
+        let mut out = run(&model("_", "B,L"), &data, &["--inference"]);
+        assert_eq!(out.floats("rows").0, [batch, steps, 2]);
+        let unmoved = s0[..(batch * 2) as usize].iter().map(|v| f64::from(*v)).collect();
+        assert_eq!(out.floats("last"), (vec![batch, 2], unmoved));
+    }
+    let data = arrays(&dir.path().join("s.npz"), given, &[("lengths", &[2], &[3, 6])]);
+    let refused =
+        dtrc(&["run", &model("lengths:int64[2]", "2,5"), "--inference", "--data", &data, "--budget", "1M"]);
+    refused.fails(65, &["sequence_lens", "between 0 and 5"]);
+}
+
+#[test]
+fn what_data_decide_is_not_said_to_wait_for_a_size() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = vec![node("NonZero", "x", "at", vec![]), node("Cast", "at", "y", vec![int("to", 1)])];
+    let model = write(dir.path(), "n.onnx", 17, graph("x[N,4]", nodes, "y", vec![]));
+    let data = arrays(&dir.path().join("n.npz"), &[("x", &[1, 4], &[0.0, 1.0, 0.0, 2.0])], &[]);
+    let run = ["run", &model, "--inference", "--data", &data, "--budget", "1M"];
+    let said = dtrc(&run).ok().stderr;
+    assert!(said.contains("NonZero") && said.contains("it depends on data"), "{said}");
+    assert!(!said.contains("--dim"), "{said}");
+    let estimate = dtrc(&["estimate", &model, "--inference"]);
+    estimate.fails(65, &["data decide", "its program is made anew"]);
+    assert!(!estimate.stderr.contains("--dim") && !estimate.stderr.contains("  "), "{}", estimate.stderr);
+    // A size alone is bound.
+    let nodes = vec![node("Shape", "x", "s", vec![]), node("ConstantOfShape", "s", "y", vec![])];
+    let sized = write(dir.path(), "s.onnx", 17, graph("x[N,4]", nodes, "y", vec![]));
+    dtrc(&["estimate", &sized, "--inference"]).fails(65, &["--dim N=N"]);
+}
+
+#[test]
+fn pools_that_are_too_small_or_too_large_are_said_to_be_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let sides = ["then_branch", "else_branch"].map(|name| {
+        let inner = vec![
+            node("MatMul", "x a", &format!("{name}.1"), vec![]),
+            node("Tanh", &format!("{name}.1"), &format!("{name}.2"), vec![]),
+        ];
+        body(name, graph("", inner, &format!("{name}.2"), vec![]))
+    });
+    let mut nodes = vec![
+        node("ReduceSum", "x", "sum", vec![int("keepdims", 0)]),
+        node("Greater", "sum zero", "positive", vec![]),
+        node("If", "positive", "v0", sides.to_vec()),
+    ];
+    for i in 0..4 {
+        nodes.push(node("MatMul", &format!("v{i} up"), &format!("u{i}"), vec![]));
+        nodes.push(node("Tanh", &format!("u{i}"), &format!("t{i}"), vec![]));
+        nodes.push(node("Sin", &format!("t{i}"), &format!("s{i}"), vec![]));
+        nodes.push(node("MatMul", &format!("s{i} down"), &format!("v{}", i + 1), vec![]));
+    }
+    nodes.extend(mean_square("v4"));
+    let weights = vec![
+        weight("a", &[16, 16], &floats(256, 1)),
+        weight("up", &[16, 128], &floats(2048, 2)),
+        weight("down", &[128, 16], &floats(2048, 3)),
+        weight("zero", &[], &[0.0]),
+    ];
+    let model = write(dir.path(), "m.onnx", 17, graph("x[64,16]", nodes, "loss[]", weights));
+    let data = arrays(&dir.path().join("m.npz"), &[("x", &[64, 16], &floats(1024, 4))], &[]);
+    let run = |budget: &str, more: &[&str]| {
+        let fixed = ["run", &model, "--data", &data, "--budget", budget, "--loss", "output:loss"];
+        dtrc(&[&fixed[..], more].concat())
+    };
+    // Whatever the reason, the node is one that needs what is said.
+    let mut refused = 0;
+    for kib in (96..136).step_by(2) {
+        let out = run(&format!("{kib}K"), &[]);
+        if out.code != 0 {
+            out.fails(71, &["out of memory at"]);
+            let at = out.stderr.split("out of memory at ").nth(1).unwrap();
+            assert!(!at.starts_with("Input"), "{kib}K: {at}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+    run("300K", &["--dynamic-pool", "1"]).fails(64, &["--dynamic-pool", "256 bytes"]);
+    let clipped = run("300K", &["--dynamic-pool", "1G"]).ok().stderr;
+    assert!(clipped.contains("--dynamic-pool 1.00 GiB: the state leaves 28"), "{clipped}");
+    let whole = run("300K", &["--dynamic-pool", "200K"]).ok().stderr;
+    assert!(!whole.contains("the state leaves"), "{whole}");
 }

@@ -13,9 +13,11 @@ mod oracle;
 pub mod precision;
 mod program;
 mod recipe;
+mod scan;
 mod sequence;
 mod source;
 pub mod train;
+mod unrun;
 mod walk;
 
 pub use error::{TraceError, TraceErrorKind};

@@ -94,6 +94,8 @@ pub(crate) struct Walk<'s, 'g, 'o> {
     pub(crate) traced: Traced,
     /// How many bodies the walk is inside of.
     pub(crate) depth: u32,
+    /// Whether the walk only finds types: nobody is asked, and what it makes is taken back.
+    pub(crate) unrun: bool,
     /// What was walked inside of bodies so far, in nodes.
     walked: usize,
 }
@@ -114,6 +116,7 @@ pub fn walk(
         items: HashMap::new(),
         traced: Traced::default(),
         depth: 0,
+        unrun: false,
         walked: 0,
     };
     w.declare(bindings);
@@ -164,6 +167,10 @@ impl<'s> Walk<'s, '_, '_> {
         };
         let v = match tensor {
             SourceTensor::Constant(l) => self.b.graph_mut().add_constant(name.clone(), l.clone()),
+            // What is known stays known for good: not of a state that is taken back.
+            SourceTensor::State { known: Some(l), .. } if self.unrun => {
+                self.b.graph_mut().add_constant(name.clone(), l.clone())
+            }
             SourceTensor::State { ty, known, candidate, .. } => {
                 self.state(name, ty.clone(), known.clone(), *candidate)
             }
@@ -301,11 +308,15 @@ impl<'s> Walk<'s, '_, '_> {
                     let room = self.b.take_wanted();
                     if room > 0 {
                         self.b.rollback(mark);
-                        let reserved = self.oracle.reserve(self.b.graph(), room);
-                        reserved.map_err(|e| at(node, TraceErrorKind::Oracle(e)))?;
+                        if !self.unrun {
+                            let reserved = self.oracle.reserve(self.b.graph(), room);
+                            reserved.map_err(|e| at(node, TraceErrorKind::Oracle(e)))?;
+                        }
                         self.b.grant(room);
                         continue;
                     }
+                    // The last one is what the rule could not do without.
+                    let by_data = missed.last().is_some_and(|v| self.reads_data(*v));
                     let mut found = Vec::new();
                     for v in missed {
                         if let Some(l) = self.ask(node, v)? {
@@ -313,6 +324,9 @@ impl<'s> Walk<'s, '_, '_> {
                         }
                     }
                     self.b.rollback(mark);
+                    if found.is_empty() && by_data {
+                        return Err(at(node, TraceErrorKind::Dynamic { what, dims: Vec::new() }));
+                    }
                     if found.is_empty() {
                         return Err(self.op_error(node, OpError::Dynamic(what), inputs));
                     }
@@ -328,6 +342,9 @@ impl<'s> Walk<'s, '_, '_> {
 
     /// What the oracle says of a value.
     fn ask(&mut self, node: &SourceNode, v: ValueId) -> Result<Option<Literal>, TraceError> {
+        if self.unrun {
+            return Ok(None);
+        }
         let found = self.oracle.elements(self.b.graph(), v);
         let found = found.map_err(|e| at(node, TraceErrorKind::Oracle(e)))?;
         self.traced.asked |= found.is_some();

@@ -50,6 +50,15 @@ fn shape(info: &pb::ValueInfoProto) -> Option<&pb::TensorShapeProto> {
     }
 }
 
+/// Whether the file says that a value is a sequence, or one that may be absent.
+pub fn is_sequence(info: &pb::ValueInfoProto) -> bool {
+    let of = |t: &pb::TypeProto| matches!(t.value, Some(type_proto::Value::SequenceType(_)));
+    info.type_.as_ref().is_some_and(|t| match &t.value {
+        Some(type_proto::Value::OptionalType(o)) => o.elem_type.as_ref().is_some_and(of),
+        _ => of(t),
+    })
+}
+
 /// What the file says of a value's type: `None` if not all of its sizes are numbers.
 pub fn value_type(info: &pb::ValueInfoProto) -> Option<TensorType> {
     let ty = input_type(info, &BTreeSet::new(), &mut BTreeSet::new()).ok()?;

@@ -39,6 +39,8 @@ pub struct Parts {
     pub unused_initializers: usize,
     /// Nodes that lead to no output, which are left out.
     pub idle_nodes: usize,
+    /// Outputs that are left out: sequences, beside others that are tensors.
+    pub no_tensors: Vec<String>,
 }
 
 /// Reads a parsed model. Elements of large tensors stay where they are.
@@ -69,7 +71,7 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
     check_memory(model, proto.node.len())?;
     let nodes = flatten(model, &names)?;
     check_memory(model, nodes.len())?;
-    let outputs = outputs(model, &names, &nodes)?;
+    let (outputs, no_tensors) = outputs(model, &names, &nodes)?;
     let all = nodes.len();
     let nodes = needed(nodes, &outputs);
     let idle_nodes = all - nodes.len();
@@ -103,6 +105,7 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
         weights,
         unused_initializers,
         idle_nodes,
+        no_tensors,
     })
 }
 
@@ -137,25 +140,35 @@ fn check_memory(model: &Model, nodes: usize) -> Result<(), ImportError> {
     Err(ImportError::file(&model.source, ImportErrorKind::Model(what)))
 }
 
-/// The outputs' names, each of which is made. One that the model lists again is the same array again, and stands here once.
+/// The outputs' names, each of which is made, and those of outputs that are left out. One that the model lists again is the same array
+/// again, and stands here once.
 fn outputs<'a>(
     model: &'a Model,
     given: &HashSet<&str>,
     nodes: &[FlatNode<'_>],
-) -> Result<Vec<&'a str>, ImportError> {
+) -> Result<(Vec<&'a str>, Vec<String>), ImportError> {
     let fail = |what: String| Err(ImportError::file(&model.source, ImportErrorKind::Model(what)));
     let made: HashSet<&str> = nodes.iter().flat_map(|n| &n.outputs).map(String::as_str).collect();
     let mut seen = HashSet::new();
     let mut names = Vec::new();
-    for name in model.proto.graph.output.iter().map(|o| o.name.as_str()) {
+    let mut left_out = Vec::new();
+    let infos = &model.proto.graph.output;
+    let some_tensors = infos.iter().any(|o| !inputs::is_sequence(o));
+    for info in infos {
+        let name = info.name.as_str();
         if name.is_empty() || !(made.contains(name) || given.contains(name)) {
             return fail(format!("output {} is made by no node", quote_name(name)));
         }
-        if seen.insert(name) {
+        if !seen.insert(name) {
+            continue;
+        }
+        if some_tensors && inputs::is_sequence(info) {
+            left_out.push(name.to_owned());
+        } else {
             names.push(name);
         }
     }
-    if names.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok(names) }
+    if names.is_empty() { fail("the model has no outputs".to_owned()) } else { Ok((names, left_out)) }
 }
 
 /// Names that say the element type of what a node makes, with the operator.

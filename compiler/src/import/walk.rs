@@ -10,7 +10,7 @@ use super::{
     tensor::{self, Tensor},
     weights::Weights,
 };
-use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef};
+use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef, quote_name};
 use std::collections::HashSet;
 use trace::{Limits, NoOracle, SourceTensor, TraceError, TraceErrorKind};
 
@@ -19,7 +19,7 @@ const MAX_NODES: usize = 10_000;
 
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
-    let Parts { source, bindings, inputs, mut weights, unused_initializers, idle_nodes } =
+    let Parts { source, bindings, inputs, mut weights, unused_initializers, idle_nodes, no_tensors } =
         parts(&model, options)?;
     let producer =
         format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
@@ -31,6 +31,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
     let traced =
         trace::walk(&source, &bindings, how, &mut graph, &mut NoOracle).map_err(|e| from_trace(&file, e))?;
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
+    remarks.extend(left_out(&no_tensors));
     remarks.extend(idle(idle_nodes));
     remarks.extend(traced.remarks);
     for (name, ty, element) in traced.filled {
@@ -65,7 +66,7 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
 
 /// Reads a parsed model for a program that is walked at every step.
 pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
-    let Parts { mut source, bindings, weights, idle_nodes, .. } = parts(&model, options)?;
+    let Parts { mut source, bindings, weights, idle_nodes, no_tensors, .. } = parts(&model, options)?;
     let mut graph = Graph::default();
     for (name, ty) in &mut source.inputs {
         ty.shape = ty.shape.substitute(&bindings);
@@ -81,7 +82,7 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
         }
     }
     let warnings = model.warnings.iter().map(|text| remark("model", text));
-    let remarks = warnings.chain(idle(idle_nodes)).collect();
+    let remarks = warnings.chain(left_out(&no_tensors)).chain(idle(idle_nodes)).collect();
     Ok(Open { source, graph, weights, candidates, remarks })
 }
 
@@ -115,6 +116,12 @@ fn tensors_of(model: &Model, nodes: &[FlatNode<'_>], out: &mut Weights) {
 
 fn idle(nodes: usize) -> Option<Remark> {
     (nodes > 0).then(|| remark("idle", &format!("nodes that lead to no output are left out: {nodes}")))
+}
+
+fn left_out(outputs: &[String]) -> Option<Remark> {
+    let names: Vec<String> = outputs.iter().map(|n| quote_name(n).to_string()).collect();
+    let text = format!("outputs that are no tensors are left out: {}", names.join(", "));
+    (!names.is_empty()).then(|| remark("output", &text))
 }
 
 fn remark(key: &str, text: &str) -> Remark {

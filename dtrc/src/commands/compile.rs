@@ -68,7 +68,7 @@ pub struct PlannerArgs {
 
     /// Of a dynamic model: memory for what is made at run time. Default: what is needed at upper bounds of its sizes (--dim NAME<=N), where
     /// nothing but conditions decides beside them, and what the state leaves of the budget at most.
-    #[arg(long, value_name = "BYTES", value_parser = units::absolute)]
+    #[arg(long, value_name = "BYTES", value_parser = units::pool)]
     dynamic_pool: Option<u64>,
 }
 
@@ -80,6 +80,21 @@ impl PlannerArgs {
                 "--dynamic-pool: {what} is static, and nothing is made at run time: leave the flag out"
             ))),
             None => Ok(()),
+        }
+    }
+
+    /// Says so if a plan has a smaller pool than asked for.
+    fn tell_smaller_pool(&self, plan: &plan::Plan, global: Global) {
+        let Some(asked) = self.dynamic_pool else { return };
+        let pools = plan.programs.iter().filter_map(|p| p.dynamic.as_ref()).map(|d| d.work);
+        if let Some(work) = pools.min().filter(|w| *w < asked / plan::ALIGNMENT * plan::ALIGNMENT) {
+            let [asked, work] = [asked, work].map(units::bytes);
+            note(
+                global.quiet,
+                format!(
+                    "--dynamic-pool {asked}: the state leaves {work} of the budget, which is the pool then"
+                ),
+            );
         }
     }
 
@@ -178,6 +193,7 @@ pub fn plan_model(
     if let (Some(open), true) = (&open, model.parts.is_empty()) {
         let plan = dynamic(&model, open, budgets, planner, global)?;
         let budget = plan.budget;
+        planner.tell_smaller_pool(&plan, global);
         tell_beyond_memory(budget, plan.arena, device, global);
         return Ok((Compiled { keep_all: plan.arena, plan, budget }, model));
     }
@@ -200,6 +216,9 @@ pub fn plan_model(
     };
     progress.finish();
     let compiled = compiled?;
+    if device.kind() == plan::Device::Cpu {
+        planner.tell_smaller_pool(&compiled.plan, global);
+    }
     tell_beyond_memory(compiled.budget, compiled.plan.arena, device, global);
     Ok((compiled, model))
 }

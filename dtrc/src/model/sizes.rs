@@ -24,6 +24,10 @@ impl ModelArgs {
                 let what = format!("--batch {n} and --dim {}={k} bind one size: give one of them", d.name);
                 return Err(CliError::usage(what));
             }
+            // A bound that is the batch: all batches have its size.
+            if let Some(d) = self.dims.iter_mut().find(|d| given(&&**d)) {
+                *d = DimArg::bound(&d.name, n as i64);
+            }
             match (first.as_symbol(), first.as_const()) {
                 (Some(s), _) => {
                     if self.dims.iter().all(|d| *d.name != *s.as_ref()) {

@@ -5,7 +5,8 @@
 //! the backward node (`..Grad`) follows without the inputs of any activation; the weight's gradient is again one product over all steps.
 //!
 //! Tensors are time-major. A sequence shorter than the others (`lengths`) leaves its state alone and outputs zeros beyond its end; in
-//! reverse it begins at its own last step.
+//! reverse it begins at its own last step. One of length 0 gives its initial state and cell as the last ones: ONNX does not say, ONNX Runtime
+//! gives zeros, but only so is the state after two pieces of a sequence that of the whole one, wherever it is cut.
 
 mod activation;
 pub(crate) mod cuda;

@@ -380,13 +380,13 @@ impl<'d, 's: 'd> Executor<'d, 's> {
                 Ok(e) => *e,
                 Err(e) => bug(e.to_string()),
             },
-            dtr::Error::Thrash { .. } => self.full(self.world.ops.len() as u32 - 1, 0, true),
+            dtr::Error::Thrash { .. } => self.full(self.world.asked(), 0, true),
             dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
         })?;
         let stats = self.machine.stats();
         if stats.repeat_cost > self.patience.saturating_mul(stats.first_cost.max(self.step_cost)) {
-            return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
+            return Err(self.full(self.world.asked(), 0, true));
         }
         Ok(())
     }
@@ -501,7 +501,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         let once = info.facts.once || !info.facts.commits.is_empty();
         let stats = self.machine.stats();
         if stats.first_cost.saturating_add(stats.repeat_cost).saturating_add(info.cost) > self.allowance {
-            return Err(self.full(self.world.ops.len() as u32 - 1, 0, true));
+            return Err(self.full(self.world.asked(), 0, true));
         }
         let op = self.machine.declare(&args, &outputs, info.cost, once).map_err(|e| bug(e.to_string()))?;
         self.step(|m, w| m.compute(op, w))?;

@@ -104,6 +104,8 @@ pub(crate) struct PoolWorld<'d> {
     pub(crate) storages: Vec<StorageRecord>,
     /// Where the op that was last asked about will be placed.
     reserved: u64,
+    /// Which one that was.
+    asked: u32,
     /// Bytes it needs.
     wanted: u64,
     /// Bytes that were moved.
@@ -129,6 +131,7 @@ impl<'d> PoolWorld<'d> {
             tensors: Vec::new(),
             storages: Vec::new(),
             reserved: 0,
+            asked: 0,
             wanted: 0,
             moved: 0,
             ran: Vec::new(),
@@ -144,7 +147,7 @@ impl<'d> PoolWorld<'d> {
         self.storages.clear();
         self.ran.clear();
         self.hashes.iter_mut().for_each(BTreeMap::clear);
-        (self.reserved, self.wanted, self.moved) = (0, 0, 0);
+        (self.reserved, self.asked, self.wanted, self.moved) = (0, 0, 0, 0);
     }
 
     /// First byte of the pool in the arena.
@@ -211,6 +214,11 @@ impl<'d> PoolWorld<'d> {
     /// Bytes that the op which was last asked about needs at once.
     pub(crate) fn needed(&self) -> u64 {
         self.wanted
+    }
+
+    /// The op that was last asked about.
+    pub(crate) fn asked(&self) -> u32 {
+        self.asked
     }
 
     /// Where a resident tensor lies.
@@ -367,7 +375,7 @@ impl dtr::World for PoolWorld<'_> {
                     + align(record.workspace)
             }
         };
-        self.wanted = bytes;
+        (self.asked, self.wanted) = (op.index() as u32, bytes);
         if bytes == 0 {
             self.reserved = self.base;
             return true;
