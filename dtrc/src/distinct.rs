@@ -3,7 +3,11 @@
 
 use crate::error::CliError;
 use clap::ArgMatches;
-use std::path::{Path, PathBuf};
+use compiler::import::Weights;
+use std::{
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
 
 /// Arguments that name a file to write, whatever the command.
 const WRITTEN: [&str; 10] = [
@@ -18,6 +22,9 @@ const WRITTEN: [&str; 10] = [
     "trace",
     "schedule_out",
 ];
+
+/// Files that the arguments of this command name to be written, with their flags, once these are read.
+static WRITTEN_HERE: OnceLock<Vec<(String, PathBuf)>> = OnceLock::new();
 
 /// Refuses arguments of a command that would have it write one file twice, or over what it reads.
 ///
@@ -57,7 +64,32 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
             return Err(replaces(path, flag));
         }
     }
+    let written = written.into_iter().map(|(flag, path)| (flag, path.clone())).collect();
+    WRITTEN_HERE.get_or_init(|| written);
     Ok(())
+}
+
+/// Refuses to write over files that hold a model's external data, which are known once the model is read.
+///
+/// # Errors
+///
+/// An argument of this command names one of them to be written: exit code 64.
+pub fn check_external(weights: &Weights) -> Result<(), CliError> {
+    let written = WRITTEN_HERE.get().map_or(&[][..], Vec::as_slice);
+    let external = weights.external_files();
+    match written.iter().find(|(_, path)| external.iter().any(|e| same(path, e))) {
+        Some((flag, path)) => Err(replaces(path, flag)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to write one file by two flags, where one of the names follows from others.
+///
+/// # Errors
+///
+/// They are one file: exit code 64.
+pub fn check_both((first, a): (&str, &Path), (second, b): (&str, &Path)) -> Result<(), CliError> {
+    if same(a, b) { Err(twice(a, first, second)) } else { Ok(()) }
 }
 
 /// Refuses to write over what is read, where the name follows from others.

@@ -16,6 +16,7 @@ use self::{
 use crate::{
     cli::Global,
     dims::{self, DimArg},
+    distinct::check_external,
     error::CliError,
     files::{check_readable, read_text},
     progress::note,
@@ -343,6 +344,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
         );
     }
     tell(&open.remarks, global);
+    check_external(&open.weights)?;
     open.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     // Without types nobody knows whether an output is a loss but by its name.
     let named = open.source.body.outputs.iter().any(|o| &**o == "loss");
@@ -412,6 +414,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     }
     let trains = !args.inference && (args.loss.is_some() || find_loss(&imported.graph).is_some());
     check_amp(args, trains)?;
+    check_external(&imported.weights)?;
     imported.weights.fill_hashes().map_err(|e| CliError::bad_input(e.to_string()))?;
     let train = args.train_options(&imported.graph, &imported.candidates)?;
     let chosen = &train.trainable;

@@ -4,6 +4,7 @@ use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
     device::DeviceArgs,
+    distinct::check_external,
     error::CliError,
     files::{check_data, check_readable},
     model::{Metric, ModelArgs, ModelWeights},
@@ -157,6 +158,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
     }
     check_readable(&model)?;
     let mut weights = import::read_weights(&model)?;
+    check_external(&weights)?;
     for s in &plan.state {
         if let Init::Weight(name) = &s.init {
             weights.fill(name, &s.ty);

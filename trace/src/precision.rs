@@ -9,6 +9,7 @@
 //! - Normalisations take x as it is; parameters, statistics and arithmetic are float32.
 //! - What only moves elements, or bends them gently ([`FOLLOWERS`]), has the type of what it reads, float32 if any of that is: as
 //!   PyTorch's autocast promotes. Scalars and biases follow; other parameters, and constants that a half cannot hold, are float32.
+//! - What a logarithm, a quotient or a root reads is float32 back to the product before it: near 0 its cotangent has no bound.
 //! - A softmax whose every reader is a product is stored as halves.
 //! - All else is float32: losses, reductions, exponentials, powers, and the outputs of the model.
 //!
@@ -105,6 +106,13 @@ const FOLLOWERS: &[&str] = &[
 /// Followers that keep what a parameter is: a parameter, moved.
 const MOVERS: &[&str] = &["Reshape", "Transpose", "Slice", "Expand", "Split"];
 
+/// Inputs whose cotangent has no bound: what is divided by, or has a slope that grows beyond all limits.
+const STEEP: &[(&str, usize)] =
+    &[("Log", 0), ("Sqrt", 0), ("Reciprocal", 0), ("Pow", 0), ("Div", 1), ("BceLoss", 0), ("ReduceL2", 0)];
+
+/// Followers with a slope that takes that back: of a sigmoid it is y (1 - y).
+const GENTLE: &[&str] = &["Sigmoid", "Tanh"];
+
 /// Stores values of a forward graph as halves.
 ///
 /// # Errors
@@ -115,7 +123,7 @@ pub fn apply(graph: &mut Graph, amp: Amp) -> Result<(), OpError> {
     let count = graph.nodes.len();
     let outputs = graph.outputs.clone();
     let before: Vec<TensorType> = outputs.iter().map(|v| graph.ty(*v).clone()).collect();
-    let to_products = read_by_products(graph);
+    let (to_products, steep) = (read_by_products(graph), read_steeply(graph));
     let mut weights: Vec<bool> =
         graph.values.iter().map(|v| matches!(v.def, ValueDef::State(_) | ValueDef::Constant(_))).collect();
     let mut b = Builder::new(graph);
@@ -130,7 +138,9 @@ pub fn apply(graph: &mut Graph, amp: Amp) -> Result<(), OpError> {
             continue;
         }
         let product = PRODUCTS.contains(&&*node.op);
-        let follows = FOLLOWERS.contains(&&*node.op) && dtype_of(&b, &node, &weights, half) == half;
+        let is_steep = node.outputs.iter().any(|v| steep[v.index()]);
+        let follows =
+            FOLLOWERS.contains(&&*node.op) && !is_steep && dtype_of(&b, &node, &weights, half) == half;
         b.set_scope(format!("amp/{}", node.name));
         for (i, input) in node.inputs.iter().enumerate() {
             let Some(v) = input.filter(|v| b.ty(*v).dtype.is_float()) else { continue };
@@ -220,6 +230,21 @@ fn fits(l: &Literal, half: DType) -> bool {
     l.to_floats().iter().all(|x| !x.is_finite() || x.abs() <= most)
 }
 
+/// Whether a value, or what followers make of it, is read where cotangents have no bound.
+fn read_steeply(graph: &Graph) -> Vec<bool> {
+    let mut steep = vec![false; graph.values.len()];
+    for node in graph.nodes.iter().rev() {
+        let passes = FOLLOWERS.contains(&&*node.op) && !GENTLE.contains(&&*node.op);
+        let on = passes && node.outputs.iter().any(|v| steep[v.index()]);
+        for (i, v) in node.inputs.iter().enumerate() {
+            if let Some(v) = v {
+                steep[v.index()] |= on || STEEP.contains(&(&*node.op, i));
+            }
+        }
+    }
+    steep
+}
+
 /// Whether all that reads a value are products, at once or after a dropout or a movement.
 fn read_by_products(graph: &Graph) -> Vec<bool> {
     let mut readers = vec![0u32; graph.values.len()];
@@ -303,6 +328,27 @@ mod tests {
         assert_eq!(dtypes(&g, "Exp"), [(vec![f], f)]);
         assert_eq!(g.outputs.iter().map(|v| g.ty(*v).dtype).collect::<Vec<_>>(), [f, f]);
         assert_eq!(&*g.value(g.outputs[0]).name, "out");
+    }
+
+    #[test]
+    fn what_a_logarithm_reads_is_wide() {
+        let mut g = layer();
+        let out = g.outputs[0];
+        let mut b = Builder::new(&mut g);
+        let y = b.call("Relu", &[out]).unwrap();
+        let p = b.call("Sigmoid", &[y]).unwrap();
+        let one = b.scalar(DType::F32, 1.0);
+        let q = b.call("Sub", &[one, p]).unwrap();
+        let log = b.call("Log", &[q]).unwrap();
+        g.outputs = vec![log];
+        apply(&mut g, Amp::Fp16).unwrap();
+        graph::verify(&g).unwrap();
+        let (f, h) = (DType::F32, DType::F16);
+        assert_eq!(dtypes(&g, "Relu"), [(vec![h], h)]);
+        for op in ["Sigmoid", "Log"] {
+            assert_eq!(dtypes(&g, op), [(vec![f], f)], "{op}");
+        }
+        assert_eq!(dtypes(&g, "Sub"), [(vec![f, f], f)]);
     }
 
     #[test]

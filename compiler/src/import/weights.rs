@@ -155,6 +155,19 @@ impl Weights {
 
     /// External files that do not exist (yet), each once, relative to the model's folder.
     pub fn absent_files(&self) -> Vec<PathBuf> {
+        let mut out = self.external_paths();
+        out.retain(|path| !matches!(external::resolve(path, self.model.folder()), Ok(Some(_))));
+        out
+    }
+
+    /// Files that hold elements outside of the model's own, where they lie.
+    pub fn external_files(&self) -> Vec<PathBuf> {
+        let resolved = |path: &PathBuf| external::resolve(path, self.model.folder()).ok().flatten();
+        self.external_paths().iter().filter_map(resolved).collect()
+    }
+
+    /// What the model names as files with elements, as it writes them.
+    fn external_paths(&self) -> Vec<PathBuf> {
         let mut out: Vec<PathBuf> = self
             .entries
             .values()
@@ -165,7 +178,6 @@ impl Weights {
             .collect();
         out.sort();
         out.dedup();
-        out.retain(|path| !matches!(external::resolve(path, self.model.folder()), Ok(Some(_))));
         out
     }
 

@@ -3,7 +3,7 @@
 use crate::{
     cli::Global,
     device::DeviceArgs,
-    distinct::check_derived,
+    distinct::{check_both, check_derived},
     error::CliError,
     model::{Model, ModelArgs, load_any, print_trainable},
     planning,
@@ -366,21 +366,22 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     if args.model.list_trainable {
         return print_trainable(&args.model, global);
     }
-    let path = args.output.clone().unwrap_or_else(|| {
+    let output = args.output.clone().unwrap_or_else(|| {
         let stem = args.model.model.file_stem().unwrap_or("model".as_ref());
         PathBuf::from(stem).with_extension("dtrc")
     });
-    check_writable(&path)?;
+    check_writable(&output)?;
     let model = load_for(&args.model, &args.device, global)?;
-    check_derived("--output", &path, &args.model.model)?;
+    check_derived("--output", &output, &args.model.model)?;
     if let Some(path) = &args.emit_onnx {
         check_derived("--emit-onnx", &micro(path), &args.model.model)?;
+        check_both(("--emit-onnx", path), ("--output", &output))?;
         emit_onnx(&model, path, global)?;
     }
     let (compiled, model) = plan_model(model, &args.budget, &args.planner, &args.device, global)?;
     let plan = &compiled.plan;
     let bytes = plan::to_bytes(plan).map_err(|e| CliError::failed(e.to_string()))?;
-    write_file(&path, &bytes)?;
+    write_file(&output, &bytes)?;
     let main = &plan.programs[0].certificate;
     let extra = main.time_ns.saturating_sub(main.base_time_ns) as f64 / main.base_time_ns.max(1) as f64;
     let bound = main.lower_bound_ns.map(|b| b as f64 / main.base_time_ns.max(1) as f64);
@@ -391,7 +392,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             "naive_peak_bytes": main.naive_peak, "extra_time_fraction": extra, "lower_bound_fraction": bound,
             "predicted_seconds_per_step": planning::predicted_step_seconds(plan), "programs": programs(plan),
             "stop_reason": main.stop_reason, "strategy": main.strategy, "numerics": hex(&plan.numerics),
-            "plan_file": path, "seconds": start.elapsed().as_secs_f64(),
+            "plan_file": output, "seconds": start.elapsed().as_secs_f64(),
         });
         println!("{object}");
     } else {
@@ -411,7 +412,12 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
                 }
             }
         }
-        println!("wrote {} ({} bytes, numerics {})", path.display(), bytes.len(), &hex(&plan.numerics)[..16]);
+        println!(
+            "wrote {} ({} bytes, numerics {})",
+            output.display(),
+            bytes.len(),
+            &hex(&plan.numerics)[..16]
+        );
     }
     if plan.programs[0].kind == ProgramKind::Infer {
         note(global.quiet, "this is an inference plan: the model has no loss; give --loss to train");

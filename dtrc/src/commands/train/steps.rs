@@ -19,6 +19,7 @@ use crate::{
     units,
 };
 use compiler::train::{SCALE, SKIPPED};
+use graph::StateKind;
 use plan::{ProgramKind, hex};
 use runtime::{
     RunOptions, RuntimeError, Session, Staged, StepInputs, StepResult,
@@ -169,15 +170,16 @@ impl Run<'_> {
 
     /// By what the loss is scaled now, if it is.
     fn scaling(&self) -> Result<Option<Scaling>, CliError> {
-        if self.session.plan().state.iter().all(|s| &*s.name != SCALE) {
-            return Ok(None);
-        }
-        let number = |name: &str| -> Result<f64, CliError> {
+        // A parameter may have such a name; then the step's own has another ending.
+        let state = self.session.plan().state.iter().filter(|s| s.kind == StateKind::Optimizer);
+        let number = |name: &str| -> Result<Option<f64>, CliError> {
+            let Some(s) = state.clone().find(|s| s.name.starts_with(name)) else { return Ok(None) };
             let mut bytes = [0; 4];
-            self.session.read_state(name, 0, &mut bytes)?;
-            Ok(f64::from(f32::from_le_bytes(bytes)))
+            self.session.read_state(&s.name, 0, &mut bytes)?;
+            Ok(Some(f64::from(f32::from_le_bytes(bytes))))
         };
-        Ok(Some(Scaling { scale: number(SCALE)?, skipped: number(SKIPPED)? as u64 }))
+        let (scale, skipped) = (number(SCALE)?, number(SKIPPED)?);
+        Ok(scale.zip(skipped).map(|(scale, skipped)| Scaling { scale, skipped: skipped as u64 }))
     }
 
     /// Says once that scaling does not help.
