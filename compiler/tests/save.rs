@@ -357,3 +357,61 @@ fn training_is_switched_off_for_inference() {
     assert_eq!(dropout.input, ["n", "ratio"]);
     assert_eq!(*add, m.graph.node[2]);
 }
+
+/// Bodies may hold tensors of one name, as initializers and as constants, at any depth.
+#[test]
+fn tensors_in_bodies_are_written_back_where_they_stand() {
+    let folder = tempfile::tempdir().unwrap();
+    let constant = |output: &str, t: pb::TensorProto| {
+        let mut n = node("Constant", &[], &[output]);
+        let mut a = pb::AttributeProto::new();
+        (a.name, a.type_) = ("value".to_owned(), pb::attribute_proto::AttributeType::TENSOR.into());
+        a.t = Some(t).into();
+        n.attribute.push(a);
+        n
+    };
+    let body = |name: &str, g: pb::GraphProto| {
+        let mut a = pb::AttributeProto::new();
+        (a.name, a.type_) = (name.to_owned(), pb::attribute_proto::AttributeType::GRAPH.into());
+        a.g = Some(g).into();
+        a
+    };
+    let graph = |nodes: Vec<pb::NodeProto>, initializers: Vec<pb::TensorProto>, outputs: &[&str]| {
+        let mut g = pb::GraphProto::new();
+        let info = |n: &&str| pb::ValueInfoProto { name: (*n).to_owned(), ..Default::default() };
+        (g.node, g.initializer) = (nodes, initializers);
+        g.output = outputs.iter().map(info).collect();
+        g
+    };
+    // A branch in a loop, and a second branch beside the loop, each with a "w".
+    let mut inner = node("If", &["yes"], &["chosen"]);
+    let side = |n: usize| {
+        let nodes = vec![constant("v", raw("", 96)), node("Mul", &["w", "v"], &["m"])];
+        graph(nodes, vec![raw("w", n)], &["m"])
+    };
+    inner.attribute = vec![body("then_branch", side(96)), body("else_branch", side(96))];
+    let mut all = node("Loop", &["m0", "yes", "x"], &["y"]);
+    let nodes = vec![inner, node("Add", &["h", "chosen"], &["h1"]), node("Mul", &["h1", "w"], &["h2"])];
+    let mut g = graph(nodes, vec![raw("w", 96), raw("long", 4096)], &["go", "h2"]);
+    let info = |n: &str| pb::ValueInfoProto { name: n.to_owned(), ..Default::default() };
+    g.input = ["i", "go", "h"].map(info).into();
+    all.attribute.push(body("body", g));
+    let mut last = node("If", &["yes"], &["z"]);
+    last.attribute = vec![body("then_branch", side(96)), body("else_branch", side(96))];
+    let m = model(vec![raw("yes", 1), raw("m0", 1), raw("x", 96), raw("w", 96)], vec![all, last]);
+    let (path, out) = (folder.path().join("m.onnx"), folder.path().join("out.onnx"));
+    write(&path, &m);
+    let found: BTreeSet<String> = elements(&path).into_keys().collect();
+    let in_bodies = |n: &&String| ["w", "v", "long"].iter().any(|p| n.split('.').next() == Some(*p));
+    let trained: BTreeSet<String> = found.iter().filter(in_bodies).cloned().collect();
+    // The main graph's w, those of the loop and of four branches, a v a branch, and the long one.
+    assert_eq!(trained.len(), 1 + 5 + 4 + 1, "{found:?}");
+    round_trip(&path, &trained, &out, SaveOptions::default());
+    // One alone leaves its namesakes as they are; elements that move to a file beside the model do, too.
+    for name in &trained {
+        round_trip(&path, &names(&[name]), &out, SaveOptions::default());
+    }
+    round_trip(&path, &trained, &out, SaveOptions { inline_limit: 64, ..SaveOptions::default() });
+    let again = parse(&out);
+    assert_eq!(again.graph.node.len(), 2);
+}

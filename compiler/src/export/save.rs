@@ -7,12 +7,12 @@
 
 use super::{
     edit::{self, Aside, Edit, EditError, Insert, ReadState},
-    sites::{self, NodeSite, Place, Sites, Span, TensorSite},
+    sites::{self, Graph, NodeSite, Place, Sites, Span, TensorSite},
 };
 use crate::import::{ModelSource, Tensor, Weights, external};
 use graph::{DType, quote_name};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fs::{self, File},
     io,
     path::{Path, PathBuf},
@@ -277,16 +277,27 @@ impl<'a> Script<'a> {
         outside: bool,
     ) -> Result<(), SaveError> {
         let sites = self.sites;
+        let weights = self.weights;
+        let in_bodies: HashMap<(u32, &str), &str> =
+            weights.in_bodies().map(|(number, old, new)| ((number, old), new)).collect();
+        // What is called so elsewhere has another name here.
+        let named = |graph: Graph, name: &'a str| match graph {
+            Graph::Main => Some(name),
+            Graph::Body(number) => in_bodies.get(&(number, name)).copied(),
+            Graph::Other => None,
+        };
         let mut initializers: BTreeMap<&str, usize> = BTreeMap::new();
-        for (i, t) in sites.tensors.iter().enumerate().filter(|(_, t)| t.place == Place::Initializer) {
-            initializers.insert(&t.name, i);
+        for (i, t) in sites.tensors.iter().enumerate() {
+            if let Place::Initializer(graph) = t.place {
+                initializers.extend(named(graph, &t.name).map(|name| (name, i)));
+            }
         }
         let constants: BTreeMap<&str, usize> = sites
             .nodes
             .iter()
             .enumerate()
-            .filter(|(_, n)| n.main && matches!(n.op.1.as_str(), "Constant" | "ConstantOfShape"))
-            .filter_map(|(i, n)| Some((n.outputs.first()?.1.as_str(), i)))
+            .filter(|(_, n)| matches!(n.op.1.as_str(), "Constant" | "ConstantOfShape"))
+            .filter_map(|(i, n)| Some((named(n.graph, n.outputs.first()?.1.as_str())?, i)))
             .collect();
         let mut in_attribute: BTreeMap<usize, usize> = BTreeMap::new();
         for (i, t) in sites.tensors.iter().enumerate() {
@@ -317,7 +328,7 @@ impl<'a> Script<'a> {
                 Some(i) => self.inline(&sites.tensors[i], name, tensor, outside),
                 None => {
                     let node = node.ok_or_else(|| {
-                        fail("it stands in a function or in a body of If, Loop or Scan, where no elements are replaced; keep it as it is with --freeze, or move it to the main graph")
+                        fail("it stands in a function, where no elements are replaced; keep it as it is with --freeze, or move it to the main graph")
                     })?;
                     self.constant(&sites.nodes[node], name, tensor, outside);
                 }

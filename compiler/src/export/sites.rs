@@ -38,11 +38,22 @@ pub struct Message {
     pub span: Span,
 }
 
+/// What a node or an initializer stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Graph {
+    /// The main graph.
+    Main,
+    /// A body of control flow, counted as they begin in the file.
+    Body(u32),
+    /// A function, what is nested in it, a list of graphs, training information.
+    Other,
+}
+
 /// What a tensor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// An initializer of the main graph.
-    Initializer,
+    /// An initializer of the main graph, or of the body of control flow with this number.
+    Initializer(Graph),
     /// The attribute `value` of the node with this index in [`Sites::nodes`].
     Attribute(usize),
     /// Anything else.
@@ -83,8 +94,8 @@ impl TensorSite {
 pub struct NodeSite {
     /// Index of its message.
     pub message: usize,
-    /// Whether it is a node of the main graph.
-    pub main: bool,
+    /// The graph that it is a node of.
+    pub graph: Graph,
     /// Operator, with the field it stands in.
     pub op: (Span, String),
     /// Inputs.
@@ -115,18 +126,19 @@ pub const OPS: [&str; 4] = ["Constant", "ConstantOfShape", "BatchNormalization",
 
 /// Walks a model that the import has accepted.
 pub fn find<R: Read + Seek>(input: R, len: u64) -> io::Result<Sites> {
-    let mut walk = Walk { input: BufReader::with_capacity(1 << 16, input), pos: 0, out: Sites::default() };
+    let input = BufReader::with_capacity(1 << 16, input);
+    let mut walk = Walk { input, pos: 0, bodies: 0, out: Sites::default() };
     let span = Span { number: 0, wire: 2, tag_at: 0, length_at: 0, begin: 0, end: len, value: 0 };
     walk.out.messages.push(Message { parent: None, span });
     while let Some(f) = walk.field(len)? {
         match (f.number, f.wire) {
-            (7, 2) => walk.graph(0, f, true, false, 0)?,
-            (25, 2) => walk.graph(0, f, false, true, 0)?,
+            (7, 2) => walk.graph(0, f, Graph::Main, false, 0)?,
+            (25, 2) => walk.graph(0, f, Graph::Other, true, 0)?,
             (20, 2) => {
                 let info = walk.enter(0, f);
                 while let Some(g) = walk.field(f.end)? {
                     if matches!((g.number, g.wire), (1 | 2, 2)) {
-                        walk.graph(info, g, false, false, 0)?;
+                        walk.graph(info, g, Graph::Other, false, 0)?;
                     }
                     walk.seek(g.end)?;
                 }
@@ -141,6 +153,8 @@ pub fn find<R: Read + Seek>(input: R, len: u64) -> io::Result<Sites> {
 struct Walk<R> {
     input: BufReader<R>,
     pos: u64,
+    /// Bodies so far.
+    bodies: u32,
     out: Sites,
 }
 
@@ -154,7 +168,7 @@ impl<R: Read + Seek> Walk<R> {
         &mut self,
         parent: usize,
         span: Span,
-        main: bool,
+        graph: Graph,
         function: bool,
         depth: usize,
     ) -> io::Result<()> {
@@ -164,9 +178,9 @@ impl<R: Read + Seek> Walk<R> {
         let m = self.enter(parent, span);
         while let Some(f) = self.field(span.end)? {
             match (function, f.number, f.wire) {
-                (false, 1, 2) | (true, 7, 2) => self.node(m, f, main, depth)?,
+                (false, 1, 2) | (true, 7, 2) => self.node(m, f, graph, depth)?,
                 (false, 5, 2) => {
-                    let place = if main { Place::Initializer } else { Place::Other };
+                    let place = if graph == Graph::Other { Place::Other } else { Place::Initializer(graph) };
                     self.tensor(m, f, place)?;
                 }
                 (false, 15, 2) => self.sparse(m, f)?,
@@ -184,7 +198,7 @@ impl<R: Read + Seek> Walk<R> {
                     self.out.read.insert(name);
                 }
                 (true, 11, 2) => {
-                    self.attribute(m, f, None, depth)?;
+                    self.attribute(m, f, Graph::Other, None, depth)?;
                 }
                 _ => {}
             }
@@ -193,11 +207,11 @@ impl<R: Read + Seek> Walk<R> {
         Ok(())
     }
 
-    fn node(&mut self, parent: usize, span: Span, main: bool, depth: usize) -> io::Result<()> {
+    fn node(&mut self, parent: usize, span: Span, graph: Graph, depth: usize) -> io::Result<()> {
         // The operator stands behind the inputs, and attributes need to know it: a first pass over the names.
         let mut site = NodeSite {
             message: 0,
-            main,
+            graph,
             op: (span, String::new()),
             inputs: Vec::new(),
             outputs: Vec::new(),
@@ -225,11 +239,12 @@ impl<R: Read + Seek> Walk<R> {
         let m = self.enter(parent, span);
         site.message = m;
         let noted = (domain.is_empty() || domain == "ai.onnx") && OPS.contains(&site.op.1.as_str());
-        let owner = (noted && main && site.op.1 == "Constant").then_some(self.out.nodes.len());
+        let owner =
+            (noted && graph != Graph::Other && site.op.1 == "Constant").then_some(self.out.nodes.len());
         for a in attributes {
             // Attributes lie before or behind what was read last.
             self.seek(a.begin)?;
-            let name = self.attribute(m, a, owner, depth)?;
+            let name = self.attribute(m, a, graph, owner, depth)?;
             site.attributes.push((a, name));
         }
         self.seek(span.end)?;
@@ -244,6 +259,7 @@ impl<R: Read + Seek> Walk<R> {
         &mut self,
         parent: usize,
         span: Span,
+        graph: Graph,
         owner: Option<usize>,
         depth: usize,
     ) -> io::Result<String> {
@@ -255,14 +271,21 @@ impl<R: Read + Seek> Walk<R> {
                 (1, 2) => name = self.text(f)?,
                 (5, 2) => self.tensor(m, f, owner.map_or(Place::Other, Place::Attribute))?,
                 (10, 2) => self.tensor(m, f, Place::Other)?,
-                (6 | 11, 2) => self.graph(m, f, false, false, depth + 1)?,
+                (6, 2) if graph != Graph::Other => {
+                    self.bodies += 1;
+                    self.graph(m, f, Graph::Body(self.bodies - 1), false, depth + 1)?;
+                }
+                (6 | 11, 2) => self.graph(m, f, Graph::Other, false, depth + 1)?,
                 (22 | 23, 2) => self.sparse(m, f)?,
                 _ => {}
             }
             self.seek(f.end)?;
         }
         if name != "value" {
-            self.out.tensors[first..].iter_mut().for_each(|t| t.place = Place::Other);
+            // Tensors of graphs in the attribute have places of their own.
+            let own =
+                self.out.tensors[first..].iter_mut().filter(|t| Some(t.place) == owner.map(Place::Attribute));
+            own.for_each(|t| t.place = Place::Other);
         }
         Ok(name)
     }

@@ -41,6 +41,10 @@ pub struct FlatNode<'m> {
 /// A body of control flow after expansion. What it defines has names that nothing else in the model has.
 #[derive(Clone, Debug)]
 pub struct FlatBody<'m> {
+    /// Which body of the model's file it is, counted as they begin; `None` inside of a function, whose bodies are many.
+    pub number: Option<u32>,
+    /// New and old names of what its nodes hold or repeat: Constant, ConstantOfShape.
+    pub held: Vec<(String, &'m str)>,
     /// Names of its inputs.
     pub inputs: Vec<String>,
     /// Its initializers by their new names.
@@ -106,6 +110,8 @@ struct Expander<'m> {
     source: &'m ModelSource,
     functions: BTreeMap<Key<'m>, Function<'m>>,
     calls: Vec<Key<'m>>,
+    /// Bodies outside of functions so far.
+    bodies: u32,
     out: Vec<FlatNode<'m>>,
     node_names: Names,
     value_names: Names,
@@ -158,6 +164,7 @@ pub fn flatten<'m>(model: &'m Model, given: &HashSet<&str>) -> Result<Vec<FlatNo
         source,
         functions,
         calls: Vec::new(),
+        bodies: 0,
         out: Vec::with_capacity(graph.node.len()),
         node_names: Names::default(),
         value_names,
@@ -226,6 +233,8 @@ impl<'m> Expander<'m> {
             in_function: outer.in_function,
             opsets: outer.opsets.clone(),
         };
+        let number = (!outer.in_function).then_some(self.bodies);
+        self.bodies += u32::from(number.is_some());
         let own = graph.input.iter().map(|i| &i.name).chain(graph.initializer.iter().map(|t| &t.name));
         for name in own.chain(graph.node.iter().flat_map(|n| &n.output)).filter(|n| !n.is_empty()) {
             let fresh = self.value_names.fresh(name);
@@ -237,7 +246,11 @@ impl<'m> Expander<'m> {
         done?;
         let nodes = sort(self.source, nodes, None)?;
         let named = |n: &'m String| scope.values.get(n.as_str()).unwrap_or(n).clone();
+        let holds = |n: &&pb::NodeProto| matches!(n.op_type.as_str(), "Constant" | "ConstantOfShape");
+        let held = graph.node.iter().filter(holds).filter_map(|n| n.output.first());
         Ok(FlatBody {
+            number,
+            held: held.map(|n| (named(n), n.as_str())).collect(),
             inputs: graph.input.iter().map(|i| named(&i.name)).collect(),
             initializers: graph.initializer.iter().map(|t| (named(&t.name), t)).collect(),
             nodes,

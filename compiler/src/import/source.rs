@@ -311,6 +311,7 @@ impl<'m> Converter<'m, '_> {
     }
 
     fn body(&mut self, body: &FlatBody<'m>) -> Result<Body, ImportError> {
+        self.weights.note_places(body);
         for (name, t) in &body.initializers {
             let read = tensor::tensor(t, &self.model.cuts, self.model.source.folder());
             self.tensor(name, read, true)?;

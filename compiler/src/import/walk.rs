@@ -91,6 +91,7 @@ fn tensors_of(model: &Model, nodes: &[FlatNode<'_>], out: &mut Weights) {
     for node in nodes {
         for (_, body) in &node.bodies {
             tensors_of(model, &body.nodes, out);
+            out.note_places(body);
             for (name, t) in &body.initializers {
                 if let Ok(tensor) = tensor::tensor(t, &model.cuts, model.source.folder()) {
                     out.insert(name.as_str().into(), tensor);

@@ -5,6 +5,7 @@
 
 use super::{
     external,
+    flatten::FlatBody,
     model::{ModelSource, ReadSeek},
     narrow::Narrow,
     tensor::{Tensor, normalize, push_varint},
@@ -72,6 +73,8 @@ pub struct Weights {
     entries: BTreeMap<Arc<str>, Weight>,
     /// Elements that nodes repeat into tensors of a shape that only an import computes; see [`Weights::fill`].
     repeated: BTreeMap<Arc<str>, Literal>,
+    /// Of those that stand in a body of control flow: which body of the file, and their names there.
+    bodies: BTreeMap<Arc<str>, (u32, Box<str>)>,
 }
 
 enum ReadError {
@@ -94,7 +97,7 @@ impl From<io::Error> for ReadError {
 impl Weights {
     /// No weights of a model.
     pub fn new(model: ModelSource) -> Weights {
-        Weights { model, entries: BTreeMap::new(), repeated: BTreeMap::new() }
+        Weights { model, entries: BTreeMap::new(), repeated: BTreeMap::new(), bodies: BTreeMap::new() }
     }
 
     /// The model.
@@ -105,6 +108,21 @@ impl Weights {
     /// Adds a tensor.
     pub fn insert(&mut self, name: Arc<str>, tensor: Tensor) {
         self.entries.insert(name, Weight { tensor, hash: None });
+    }
+
+    /// Notes in which body of the file tensors stand, and what they are called there.
+    pub(super) fn note_places(&mut self, body: &FlatBody<'_>) {
+        let Some(number) = body.number else { return };
+        let initializers = body.initializers.iter().map(|(new, t)| (new, t.name.as_str()));
+        for (new, old) in initializers.chain(body.held.iter().map(|(new, old)| (new, *old))) {
+            self.bodies.insert(new.as_str().into(), (number, old.into()));
+        }
+    }
+
+    /// Tensors that stand in bodies of control flow: the number of the body, counted as bodies begin in the file, the name there, and the
+    /// name that is given here.
+    pub fn in_bodies(&self) -> impl Iterator<Item = (u32, &str, &str)> {
+        self.bodies.iter().map(|(new, (number, old))| (*number, &**old, &**new))
     }
 
     /// Notes the one element of a tensor whose shape is not known here.
