@@ -55,6 +55,8 @@ impl Given {
         let wide = |d: DType| if is_half(d) { DType::F32 } else { d };
         let node = self.graph.nodes.last().ok_or("folded")?;
         let attrs = node.attrs.0.iter().fold(Attrs::new(), |all, (name, a)| match a {
+            // What stores its result as it is without.
+            Attr::DType(d) if is_half(*d) && op.name() == "Softmax" => all,
             Attr::DType(d) => all.with(name, wide(*d)),
             other => all.with(name, other.clone()),
         });

@@ -119,3 +119,75 @@ fn updates_are_added_in_float32() {
         }
     }
 }
+
+/// Positive numbers.
+fn positive(shape: &[usize], seed: u64) -> Option<Literal> {
+    let x = floats(shape, seed, false);
+    let bytes = x.to_floats().into_iter().flat_map(|v| (v * v + 0.25).to_le_bytes()).collect::<Vec<u8>>();
+    let double = Literal::new(DType::F64, x.shape().to_vec(), bytes).unwrap();
+    Some(cast(&double, DType::F32))
+}
+
+/// Parameters, statistics, masks and sums are float32 beside what is stored in 16 bits.
+#[test]
+fn statistics_are_float32() {
+    let Some((mut driver, mut compiler)) = host() else { return };
+    let mut compare = |op: &str, attrs: &Attrs, inputs: Vec<Option<Literal>>| {
+        let def = find(op).unwrap();
+        let given = Given::new(def, attrs.clone(), inputs).unwrap_or_else(|e| panic!("{op}: {e}"));
+        assert_eq!(run(&mut driver, &mut compiler, def, &given), Ok(true), "{op}");
+    };
+    for dtype in HALVES {
+        let h = |shape: &[usize], seed: u64| Some(cast(&floats(shape, seed, false), dtype));
+        let x = |shape: &[usize], seed: u64| Some(floats(shape, seed, false));
+        let axis = Attrs::new().with("axis", 1);
+        let eps = |a: &Attrs| a.clone().with("eps", 1e-5);
+        let (rows, row, one): (&[usize], &[usize], &[usize]) = (&[37, 65], &[65], &[37, 1]);
+        compare("LayerNormalization", &eps(&axis), vec![h(rows, 1), x(row, 2), x(row, 3)]);
+        let given = vec![h(rows, 1), x(row, 2), x(one, 3), positive(one, 4), h(rows, 5)];
+        compare("LayerNormalizationGrad", &axis, given);
+        compare("RmsNormalization", &eps(&axis), vec![h(rows, 1), x(row, 2)]);
+        compare("RmsNormalizationGrad", &axis, vec![h(rows, 1), x(row, 2), positive(one, 4), h(rows, 5)]);
+        let (images, c): (&[usize], &[usize]) = (&[3, 5, 9, 13], &[5]);
+        let none = Attrs::new();
+        compare("BatchNormTraining", &eps(&none), vec![h(images, 1), x(c, 2), x(c, 3)]);
+        let given = vec![h(images, 1), x(c, 2), x(c, 3), positive(c, 4), h(images, 5)];
+        compare("BatchNormGrad", &none, given.clone());
+        compare("BatchNormInferenceGrad", &eps(&none), given);
+        let given = vec![h(images, 1), x(c, 2), x(c, 3), x(c, 4), positive(c, 5)];
+        compare("BatchNormInference", &eps(&none), given);
+        let groups = Attrs::new().with("groups", 3);
+        let (g, of_group): (&[usize], &[usize]) = (&[9], &[2, 3]);
+        compare("GroupNormalization", &eps(&groups), vec![h(&[2, 9, 31], 1), x(g, 2), x(g, 3)]);
+        let given =
+            vec![h(&[2, 9, 31], 1), x(g, 2), x(of_group, 3), positive(of_group, 4), h(&[2, 9, 31], 5)];
+        compare("GroupNormalizationGrad", &groups, given);
+        compare("Softmax", &axis.clone().with("to", dtype), vec![x(rows, 6)]);
+
+        let scale = Attrs::new().with("scale", 0.3);
+        let (q, k, v): (&[usize], &[usize], &[usize]) = (&[2, 37, 19], &[2, 70, 19], &[2, 70, 33]);
+        for mask in [None, x(&[37, 70], 9), h(&[37, 70], 9)] {
+            let forward = vec![h(q, 1), h(k, 2), h(v, 3), mask];
+            compare("Attention", &scale, forward.clone());
+            let op = find("Attention").unwrap();
+            let out = Given::new(op, scale.clone(), forward.clone()).unwrap().reference(op).unwrap();
+            let rest = vec![Some(out[0].clone()), Some(out[1].clone()), h(&[2, 37, 33], 4), x(&[2, 37], 5)];
+            compare("AttentionGrad", &scale, [forward, rest].concat());
+        }
+
+        let (n, depth, classes) = (35, 40, 131);
+        let labels: Vec<i64> = (0..n as i64).map(|i| if i % 7 == 3 { -1 } else { i * 17 % 131 }).collect();
+        let attrs = Attrs::new().with("trans_b", 1i64).with("reduction", "mean").with("ignore_index", -1);
+        let forward =
+            vec![h(&[n, depth], 1), h(&[classes, depth], 2), Some(Literal::ints(&labels)), h(&[classes], 3)];
+        compare("LinearCrossEntropy", &attrs, forward.clone());
+        let op = find("LinearCrossEntropy").unwrap();
+        let out = Given::new(op, attrs.clone(), forward.clone()).unwrap().reference(op).unwrap();
+        assert_eq!(out[1].dtype(), DType::F32);
+        compare(
+            "LinearCrossEntropyGrad",
+            &attrs,
+            [forward, vec![Some(out[1].clone()), x(&[], 4), x(&[n], 5)]].concat(),
+        );
+    }
+}

@@ -204,7 +204,7 @@ fn products_in_tf32() {
     };
     assert_ne!(numerics(&["--target", "a100"]), numerics(&["--target", "a100", "--tf32"]));
     let refused = |more: &[&str], why: &str| {
-        let out = dtrc(&[&["compile", &mlp, "--budget", "100%"], more].concat());
+        let out = dtrc(&[&["compile", &mlp, "--budget", "100%"][..], more].concat());
         assert!(out.code == 64 && out.stderr.contains(why), "{}", out.stderr);
     };
     refused(
