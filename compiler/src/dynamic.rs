@@ -168,7 +168,7 @@ pub(crate) fn programs(
 ///
 /// # Errors
 ///
-/// The loss reads an output that is not there, or the label has the name of an input or state.
+/// The loss reads an output that is not there, or the label has the name of another tensor.
 pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
     let outputs = &open.source.body.outputs;
     let asked = match &options.loss {
@@ -181,8 +181,10 @@ pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
     }
     let adds_label = !matches!(options.loss, None | Some(Loss::Output(_)));
     let g = &open.graph;
-    let mut taken = g.inputs.iter().map(|i| i.value).chain(g.states.iter().map(|s| s.input));
-    if adds_label && taken.any(|v| *g.value(v).name == *options.label) {
+    let given = g.inputs.iter().map(|i| i.value).chain(g.states.iter().map(|s| s.input));
+    let made = open.source.body.nodes.iter().flat_map(|n| &n.outputs);
+    let mut taken = given.map(|v| &*g.value(v).name).chain(made.map(|o| &**o));
+    if adds_label && taken.any(|name| *name == *options.label) {
         let output = asked.cloned().or_else(|| outputs.first().map(ToString::to_string)).unwrap_or_default();
         let what = format!("the model already has a tensor {:?}: choose another --label", options.label);
         return Err(TrainError::Loss { output, error: OpError::invalid(what) });

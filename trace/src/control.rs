@@ -92,15 +92,17 @@ impl<'s> Walk<'s, '_, '_> {
             )
         })?;
         let mut collected: Vec<Vec<ValueId>> = vec![Vec::new(); scans];
+        let all = usize::try_from(most.max(0)).unwrap_or(usize::MAX);
+        let bounded = self.fits(node, all.saturating_mul(body.nodes.len().saturating_add(1)));
+        let open = conditional && bounded.is_err();
         // Nothing ends it before: what is too long need not be walked.
         if !conditional {
-            let all = usize::try_from(most.max(0)).unwrap_or(usize::MAX);
-            self.fits(node, all.saturating_mul(body.nodes.len().saturating_add(1)))?;
+            bounded?;
         }
         let mut i = 0i64;
         while i < most && go {
             self.walk_on(node, 1)?;
-            if conditional {
+            if open {
                 self.go_on(node)?;
             }
             self.b.set_scope(&*node.name);

@@ -224,10 +224,11 @@ fn is_bias(ty: &TensorType) -> bool {
     ty.shape.0.iter().filter(|d| d.as_const() != Some(1)).count() <= 1
 }
 
-/// Whether a half has a finite number for each of the elements that has one in float32.
+/// Whether a half has a finite number for each of the elements that has one in float32, and none but 0 becomes 0.
 fn fits(l: &Literal, half: DType) -> bool {
-    let most = if half == DType::F16 { 65_504.0 } else { 3.389e38 };
-    l.to_floats().iter().all(|x| !x.is_finite() || x.abs() <= most)
+    let (least, most) =
+        if half == DType::F16 { (2f64.powi(-24), 65_504.0) } else { (2f64.powi(-133), 3.389e38) };
+    l.to_floats().iter().all(|x| !x.is_finite() || *x == 0.0 || (least..=most).contains(&x.abs()))
 }
 
 /// Whether a value, or what followers make of it, is read where cotangents have no bound.
@@ -368,6 +369,12 @@ mod tests {
     fn a_constant_that_no_half_holds_stays() {
         assert!(fits(&Literal::scalar(DType::F32, f64::NEG_INFINITY), DType::F16));
         assert!(!fits(&Literal::scalar(DType::F32, -1e5), DType::F16));
+        // An epsilon that would be 0.
+        assert!(!fits(&Literal::scalar(DType::F32, 1e-8), DType::F16));
+        assert!(
+            fits(&Literal::scalar(DType::F32, 1e-8), DType::BF16)
+                && fits(&Literal::scalar(DType::F32, 0.0), DType::F16)
+        );
         assert!(!fits(&Literal::scalar(DType::F32, f64::from(f32::MIN)), DType::BF16));
     }
 }

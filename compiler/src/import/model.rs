@@ -153,6 +153,7 @@ pub fn domain_name(domain: &str) -> &str {
 /// What a file is, if its first bytes show that it is no ONNX model.
 fn foreign(head: &[u8]) -> Option<String> {
     let known: &[(&[u8], &str)] = &[
+        (plan::MAGIC, "it is a plan: train, run, show, check, diff and explain take those"),
         (b"PK\x03\x04", "it is a zip archive (a PyTorch file?): export it to ONNX, or unpack it"),
         (b"\x1f\x8b", "it is compressed with gzip: unpack it"),
         (b"(\xb5/\xfd", "it is compressed with zstd: unpack it"),
@@ -186,6 +187,7 @@ mod tests {
         assert_eq!(message(b""), "m.onnx: not an ONNX model: it is empty");
         assert!(message(b"version https://git-lfs.github.com/spec/v1\n").contains("Git LFS"));
         assert!(message(b"PK\x03\x04....").contains("zip"));
+        assert!(message(plan::MAGIC).contains("it is a plan"));
         assert!(message(b"\x08\x08").contains("no graph"));
         assert!(message(b"hello, world").contains("not an ONNX model"));
         assert!(message(&[0x3a, 0x7f, 0]).contains("truncated"));

@@ -123,8 +123,13 @@ fn needed<'m>(nodes: Vec<FlatNode<'m>>, outputs: &[&str]) -> Vec<FlatNode<'m>> {
             open.extend(nodes[i].reads().into_iter().filter_map(|r| makers.get(r).copied()));
         }
     }
-    let kept = kept.into_iter();
-    nodes.into_iter().zip(kept).filter_map(|(n, k)| k.then_some(n)).collect()
+    let mut left: Vec<FlatNode<'m>> =
+        nodes.into_iter().zip(kept).filter_map(|(n, k)| k.then_some(n)).collect();
+    for (_, body) in left.iter_mut().flat_map(|n| &mut n.bodies) {
+        let outputs: Vec<&str> = body.outputs.iter().map(|(o, _)| o.as_str()).collect();
+        body.nodes = needed(std::mem::take(&mut body.nodes), &outputs);
+    }
+    left
 }
 
 /// Refuses so many nodes if they would take more memory than is left.

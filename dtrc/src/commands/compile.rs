@@ -255,7 +255,11 @@ fn dynamic(
              (64M, 4G){}",
             model.name,
             request.reason,
-            if model.bounds.is_some() { "" } else { ", or upper bounds of its sizes (--dim NAME<=N)" }
+            if model.parts.is_empty() && model.bounds.is_some() {
+                ""
+            } else {
+                ", or bind its sizes (--dim NAME=N, NAME<=N) where they alone are open"
+            }
         );
         return Err(CliError::usage(what));
     };

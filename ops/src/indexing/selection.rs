@@ -80,7 +80,7 @@ pub(super) fn import_unique(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
         None => None,
     };
     // Keys, and for each slice its place in the order, its group and what comes out of it.
-    cx.b.room((8 * x.len()).saturating_add(72 * axis.map_or(x.len(), |a| x.shape()[a] as usize)) as u64)?;
+    cx.b.room((8 * x.len()).saturating_add(48 * axis.map_or(x.len(), |a| x.shape()[a] as usize)) as u64)?;
     let u = unique(&x, axis, cx.attrs.int_or("sorted", 1)? != 0)?;
     // A gather of the input, so that the distinct elements have a gradient.
     let mut from = cx.input(0)?;
@@ -114,25 +114,26 @@ fn unique(x: &Literal, axis: Option<usize>, sorted: bool) -> Result<Unique, OpEr
     let slice = |k: usize| offsets(k).map(|at| keys[at]);
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_unstable_by(|a, b| slice(*a).cmp(slice(*b)).then(a.cmp(b)));
-    // Groups of equal slices, each with its first position first.
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for k in order {
+    // Groups of equal slices, each with its first position first: where they begin and end in the order.
+    let mut groups: Vec<(usize, usize)> = Vec::new();
+    for (at, k) in order.iter().enumerate() {
         match groups.last_mut() {
-            Some(g) if slice(g[0]).eq(slice(k)) => g.push(k),
-            _ => groups.push(vec![k]),
+            Some(g) if slice(order[g.0]).eq(slice(*k)) => g.1 = at + 1,
+            _ => groups.push((at, at + 1)),
         }
     }
+    drop(keys);
     if !sorted {
-        groups.sort_by_key(|g| g[0]);
+        groups.sort_unstable_by_key(|g| order[g.0]);
     }
     let mut inverse = vec![0i64; n];
-    for (i, g) in groups.iter().enumerate() {
-        g.iter().for_each(|k| inverse[*k] = i as i64);
+    for (i, (from, to)) in groups.iter().enumerate() {
+        order[*from..*to].iter().for_each(|k| inverse[*k] = i as i64);
     }
     Ok(Unique {
-        first: groups.iter().map(|g| g[0] as i64).collect(),
+        first: groups.iter().map(|g| order[g.0] as i64).collect(),
         inverse,
-        counts: groups.iter().map(|g| g.len() as i64).collect(),
+        counts: groups.iter().map(|(from, to)| (to - from) as i64).collect(),
     })
 }
 

@@ -74,6 +74,8 @@ pub(crate) struct DynamicProgram {
     origin: Origin,
     /// First byte of the pool, and its bytes.
     pool: (u64, u64),
+    /// The plan's, in bytes.
+    budget: u64,
     kind: ProgramKind,
     inputs: Vec<(String, InputRole, TensorType)>,
     around: Surroundings,
@@ -135,6 +137,7 @@ impl DynamicProgram {
         DynamicProgram {
             origin,
             pool,
+            budget: plan.budget,
             kind: program.kind,
             inputs: g.inputs.iter().map(input).collect(),
             around: Surroundings { states, rates, plans: Plans::default() },
@@ -292,8 +295,8 @@ impl DynamicProgram {
             Origin::Recipe(recipe) => recipe,
             Origin::Graph(g) => return Ok(g.clone()),
         };
-        // A node takes some 2 KB beside the arena: a loop that only data end is not to take far more there than in it.
-        let open = usize::try_from(self.end() / NODE_BYTES).unwrap_or(MAX_NODES).clamp(MAX_OPEN, MAX_NODES);
+        // A node takes some 2 KB beside the arena: a loop that only data end is not to take far more there than the budget.
+        let open = usize::try_from(self.budget / NODE_BYTES).unwrap_or(MAX_NODES).clamp(MAX_OPEN, MAX_NODES);
         let limits = Limits { nodes: MAX_NODES, open };
         let (forward, traced) = loop {
             let mut oracle = Running { e: &mut *e, failed: None };
