@@ -385,3 +385,57 @@ fn onnxruntime_takes_the_steps_that_are_written() {
         assert!(moved >= 6, "{moved} tensors moved");
     }
 }
+
+#[test]
+fn a_parameter_may_have_the_name_of_the_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![64], classes: 10 };
+    let named = generated(dir.path(), "named.onnx", |common| {
+        let mut model = mlp.build(common);
+        let g = model.graph.mut_or_insert_default();
+        let weight = g.initializer.iter_mut().find(|t| t.data_type == 1 && t.dims.len() == 2).unwrap();
+        let old = std::mem::replace(&mut weight.name, "amp/scale".to_owned());
+        for input in g.node.iter_mut().flat_map(|n| &mut n.input).filter(|i| **i == old) {
+            *input = "amp/scale".to_owned();
+        }
+        model
+    });
+    let data = mlp_data(dir.path(), 2);
+    let run = |more: &[&str]| train(&named, &data, &[&["--loss", "cross-entropy"], more].concat());
+    assert!(run(&[]).1.get("scale").is_none());
+    assert_eq!(run(&["--amp", "fp16"]).1["scale"], json!(65536.0));
+}
+
+#[test]
+fn confident_mistakes_of_probabilities_train() {
+    let dir = tempfile::tempdir().unwrap();
+    let mlp = onnx_models::Mlp { inputs: 32, hidden: vec![], classes: 10 };
+    let certain = generated(dir.path(), "certain.onnx", |common| {
+        let mut model = mlp.build(common);
+        let g = model.graph.mut_or_insert_default();
+        let y = std::mem::replace(&mut g.node.last_mut().unwrap().output[0], "scores".to_owned());
+        let (input, output) = (vec!["scores".to_owned()], vec![y]);
+        let op_type = "Sigmoid".to_owned();
+        g.node.push(onnx_protobuf::NodeProto { op_type, input, output, ..Default::default() });
+        model
+    });
+    // Logits of some 20 either way.
+    let bytes = |values: Vec<f32>| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let x = bytes(floats(16 * 32, 1).iter().map(|v| v * 60.0).collect());
+    let target = bytes([0.0, 1.0].repeat(80));
+    let data = dir.path().join("certain.npz");
+    let file = std::fs::File::create(&data).unwrap();
+    let arrays = [("x", DType::F32, &[16, 32][..], x.as_slice()), ("target", DType::F32, &[16, 10], &target)];
+    npz::write(file, arrays).unwrap();
+    let data = data.display().to_string();
+    let run = |amp: &[&str]| {
+        train(&certain, &data, &[&["--loss", "bce", "--epochs", "8", "--lr", "0.001"], amp].concat())
+    };
+    let (plain, _) = run(&[]);
+    let (mixed, last) = run(&["--amp", "fp16"]);
+    assert_eq!(last["skipped"], json!(0), "{last}");
+    assert!(plain[7] < 0.9 * plain[0], "{plain:?}");
+    for (a, b) in mixed.iter().zip(&plain) {
+        assert!((a - b).abs() < 0.05 * b.abs(), "{mixed:?} and {plain:?}");
+    }
+}

@@ -403,3 +403,31 @@ fn pools_that_are_too_small_or_too_large_are_said_to_be_so() {
     let whole = run("300K", &["--dynamic-pool", "200K"]).ok().stderr;
     assert!(!whole.contains("the state leaves"), "{whole}");
 }
+
+#[test]
+fn a_loop_that_ends_by_its_trip_count_at_the_latest_may_take_long_in_a_small_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    // 16 nodes an iteration, 131,072 of which a loop without a trip count may make in so little.
+    let mut nodes: Vec<_> = (0..14)
+        .map(|k| {
+            let from = if k == 0 { "h".to_owned() } else { format!("h{k}") };
+            node("Neg", &from, &format!("h{}", k + 1), vec![])
+        })
+        .collect();
+    nodes.push(node("Less", "i enough", "on", vec![]));
+    // What nobody reads need not be known.
+    nodes.push(node("NobodyKnows", "h", "idle", vec![]));
+    let steps = graph("i:int64[] go:bool[] h[2]", nodes, "on:bool[] h14[2]", vec![]);
+    let most = support::onnx::numbers("most", &[], &[20_000]);
+    let all = graph(
+        "x[2] enough:int64[]",
+        vec![node("Loop", "most _ x", "y", vec![body("body", steps)])],
+        "y[2]",
+        vec![most],
+    );
+    let model = write(dir.path(), "l.onnx", 17, all);
+    let x: &[f32] = &[1.5, -2.0];
+    let data = arrays(&dir.path().join("l.npz"), &[("x", &[2], x)], &[("enough", &[], &[9_000])]);
+    let mut done = run(&model, &data, &["--inference"]);
+    assert_eq!(done.floats("y").1, [1.5, -2.0]);
+}

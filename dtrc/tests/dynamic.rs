@@ -249,6 +249,14 @@ fn bounds_size_the_pool_of_what_data_decide() {
         // One program for several budgets.
         let (arena, noted) = compile(&["--budget", "512K,64K", "--dim", "batch<=64"], &[]);
         assert!(arena == large && noted.contains("runs in any of the budgets"), "{arena}: {noted}");
+        // The least pool that show tells does, at the greatest batch and at this one.
+        let shown = dtrc(&["--json", "show", &plan, "--least", "--dim", "batch=64"]).ok().objects().remove(0);
+        let least = shown["least_pool_bytes"].as_u64().unwrap();
+        assert!(least < shown["roomy_pool_bytes"].as_u64().unwrap(), "{shown}");
+        compile(&["--dim", "batch<=64"], &["--dynamic-pool", &least.to_string()]);
+        assert_eq!(train(), free, "{name}");
+        dtrc(&["show", &plan, "--least"]).fails(64, &["no figure follows", "least pool of its batch"]);
+        dtrc(&["show", &plan, "--least", "--dim", "bath=4"]).fails(64, &["bath", "open sizes: batch"]);
         // What is said stands above what follows.
         let (given, noted) = compile(&["--dim", "batch<=64"], &["--dynamic-pool", "512K"]);
         assert!(given > large && !noted.contains("ways"), "{name}: {given}: {noted}");

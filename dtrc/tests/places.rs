@@ -80,3 +80,47 @@ fn a_plan_beside_its_model_of_the_same_stem_is_refused() {
     assert_eq!(out.status.code(), Some(64), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(fs::read(&model).unwrap() == before);
 }
+
+#[test]
+fn external_data_of_the_model_is_not_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = scores_model(dir.path());
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    // One weight goes beside the model.
+    let mut m: onnx_models::ModelProto =
+        protobuf::Message::parse_from_bytes(&fs::read(&model).unwrap()).unwrap();
+    let g = m.graph.mut_or_insert_default();
+    let weight = g.initializer.iter_mut().find(|t| t.data_type == 1 && t.dims.len() == 2).unwrap();
+    let elements = std::mem::take(&mut weight.raw_data);
+    fs::write(at("beside.bin"), &elements).unwrap();
+    let (key, value) = ("location".to_owned(), "beside.bin".to_owned());
+    weight.external_data.push(onnx_protobuf::StringStringEntryProto { key, value, ..Default::default() });
+    weight.data_location = onnx_protobuf::tensor_proto::DataLocation::EXTERNAL.into();
+    fs::write(&model, onnx_models::to_bytes(&m).unwrap()).unwrap();
+
+    let (data, beside, plan, inference) =
+        (mlp_data(dir.path(), 2), at("beside.bin"), at("m.dtrc"), at("i.dtrc"));
+    let of_model = [&model[..], "--budget", "100%", "--loss", "cross-entropy"];
+    dtrc(&[&["compile"], &of_model[..], &["-o", &plan]].concat()).ok();
+    dtrc(&["compile", &model, "--budget", "100%", "-o", &inference]).ok();
+    let fed = ["--data", &data[..]];
+    let cases: [Vec<&str>; 7] = [
+        [&["compile"], &of_model[..], &["-o", &beside]].concat(),
+        [&["compile"], &of_model[..], &["-o", &plan, "--emit-onnx", &beside]].concat(),
+        [&["train"], &of_model[..], &fed, &["--log", &beside]].concat(),
+        [&["train", &plan, "--weights", &model], &fed[..], &["--log", &beside]].concat(),
+        [&["run", &inference, "--weights", &model], &fed[..], &["-o", &beside]].concat(),
+        vec!["profile", &model, "-o", &beside],
+        vec!["sweep", &model, "--csv", &beside],
+    ];
+    for command in cases {
+        dtrc(&command).fails(64, &["would replace a file", "beside.bin"]);
+        assert!(fs::read(&beside).unwrap() == elements, "{command:?}");
+    }
+    // The default name of a plan is a name, too.
+    let mut same = support::command(&[&["compile"], &of_model[..], &["--emit-onnx", "scores.dtrc"]].concat());
+    let stem = Path::new(&model).file_stem().unwrap().display();
+    assert_eq!(stem.to_string(), "scores");
+    let out = same.current_dir(dir.path()).output().unwrap();
+    assert_eq!(out.status.code(), Some(64), "{}", String::from_utf8_lossy(&out.stderr));
+}

@@ -25,7 +25,7 @@ pub use cuda::CudaDevice;
 pub use device::{
     BesideBody, Device, DeviceMemory, Eager, EagerBody, LoadedProgram, Move, Prepared, RunOptions, RunReport,
 };
-pub use dynamic::{DynamicReport, Holder, Least, Pool, PoolFull, PoolReport, Roomy, roomy_pool};
+pub use dynamic::{DynamicReport, Holder, Least, Pool, PoolFull, PoolReport, Roomy, least_pool, roomy_pool};
 pub use error::RuntimeError;
 pub use resolve::{Call, Region, resolve};
 pub use session::{LoadOptions, Session, StepInputs, StepResult, WeightSource};

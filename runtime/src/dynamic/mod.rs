@@ -16,7 +16,7 @@ mod world;
 
 pub use pool::Pool;
 pub use refusal::{Least, PoolFull};
-pub use ways::{Roomy, roomy_pool};
+pub use ways::{Roomy, least_pool, roomy_pool};
 pub use world::{Holder, PoolReport};
 
 use crate::{

@@ -9,6 +9,7 @@ use super::{
     DynamicProgram, Origin,
     executor::{Asked, host_key},
     least::{self, Known},
+    refusal::Least,
 };
 use crate::RuntimeError;
 use graph::{Bindings, DType, Graph, Literal, ValueId};
@@ -34,6 +35,8 @@ const SMALL: u64 = 1 << 16;
 pub struct Roomy {
     /// Bytes of pool in which nothing has to go, on any way.
     pub pool: u64,
+    /// Bytes of the least pool found in which the step runs on every way; 0 where it was not looked for.
+    pub least: u64,
     /// How many ways data may decide between; the most of any program.
     pub ways: usize,
 }
@@ -44,23 +47,40 @@ pub struct Roomy {
 ///
 /// A text for people: why there is no such figure.
 pub fn roomy_pool(plan: &Plan, sizes: &Bindings) -> Result<Roomy, String> {
-    let mut all = Roomy { pool: 0, ways: 0 };
+    pools(plan, sizes, false)
+}
+
+/// The same with the least pool, which is searched for by planning each way in pools of several sizes.
+///
+/// # Errors
+///
+/// As [`roomy_pool`].
+pub fn least_pool(plan: &Plan, sizes: &Bindings) -> Result<Roomy, String> {
+    pools(plan, sizes, true)
+}
+
+fn pools(plan: &Plan, sizes: &Bindings, with_least: bool) -> Result<Roomy, String> {
+    let mut all = Roomy { pool: 0, least: 0, ways: 0 };
     for p in &plan.programs {
         let Some(info) = &p.dynamic else { continue };
         let program = DynamicProgram::load(plan, p, info).map_err(|e: RuntimeError| e.to_string())?;
-        let own = program.roomy(sizes)?;
-        all = Roomy { pool: all.pool.max(own.pool), ways: all.ways.max(own.ways) };
+        let own = program.pools(sizes, with_least)?;
+        all = Roomy {
+            pool: all.pool.max(own.pool),
+            least: all.least.max(own.least),
+            ways: all.ways.max(own.ways),
+        };
     }
     Ok(all)
 }
 
 impl DynamicProgram {
-    fn roomy(&self, sizes: &Bindings) -> Result<Roomy, String> {
+    fn pools(&self, sizes: &Bindings, with_least: bool) -> Result<Roomy, String> {
         let Origin::Recipe(recipe) = &self.origin else { return Err("it is static".to_owned()) };
         // Elements are never read: nothing runs on a device.
         let host: BTreeMap<String, &[u8]> =
             self.inputs.iter().map(|(name, role, _)| (host_key(*role, name).to_owned(), &[][..])).collect();
-        let (mut pool, mut ways, mut nodes) = (0, 0, 0);
+        let (mut pool, mut least, mut ways, mut nodes) = (0, 0, 0, 0);
         let mut impossible = None;
         let mut answers: Option<Vec<bool>> = Some(Vec::new());
         while let Some(first) = answers {
@@ -79,8 +99,15 @@ impl DynamicProgram {
                     };
                     let step = Some(Arc::new(step.map_err(|e| e.to_string())?));
                     let walked = traced.asked.then_some((forward, guess.asked));
-                    let own = least::roomy(&Known { walked, step }, &self.around, &host);
+                    let known = Known { walked, step };
+                    let own = least::roomy(&known, &self.around, &host);
                     pool = pool.max(own.ok_or("no step can be planned")?);
+                    if with_least {
+                        match least::pool(&known, &self.around, &host, 0) {
+                            Some(Least::Enough(own)) => least = least.max(own),
+                            _ => return Err("no step can be planned".to_owned()),
+                        }
+                    }
                 }
                 Err(e) => match e.kind {
                     TraceErrorKind::Dynamic { .. }
@@ -96,7 +123,7 @@ impl DynamicProgram {
         }
         match impossible {
             Some(what) if ways == 0 => Err(what),
-            _ => Ok(Roomy { pool, ways }),
+            _ => Ok(Roomy { pool, least, ways }),
         }
     }
 }
