@@ -7,7 +7,7 @@ use crate::Plan;
 /// First bytes of every plan file.
 pub const MAGIC: &[u8; 8] = b"DTRCPLAN";
 /// Version of the body that this crate reads and writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 const HEADER: usize = 8 + 4 + 8 + 32;
 
 /// A file that is no plan, or not one that can be read.

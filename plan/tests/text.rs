@@ -84,7 +84,7 @@ fn errors_name_the_line() {
     let lines: Vec<&str> = text.lines().collect();
     let at = |prefix: &str| lines.iter().position(|l| l.trim_start().starts_with(prefix)).unwrap();
     let cases = [
-        ("dtrc-plan 4", "dtrc-plan 5", "reads version 4"),
+        ("dtrc-plan 5", "dtrc-plan 6", "reads version 5"),
         ("budget", "budget 99999999999999999999", "a number of bytes expected"),
         ("numerics", "numerics abc", "hexadecimal"),
         ("entry", "entry x parameter f32[64 @ 0 init zeros", "a bracket is not closed"),

@@ -6,7 +6,7 @@
 //! of constants are decimals if they are 64-bit integers, otherwise their bytes in hexadecimal. Lines that begin with `#` are remarks.
 //!
 //! ```text
-//! dtrc-plan 4
+//! dtrc-plan 5
 //! model mlp
 //! device cpu
 //! ...
