@@ -203,6 +203,9 @@ fn products_in_tf32() {
         object["numerics"].as_str().unwrap().to_owned()
     };
     assert_ne!(numerics(&["--target", "a100"]), numerics(&["--target", "a100", "--tf32"]));
+    // The last one is such a plan, and it is the model's.
+    let plan = dir.path().join("mlp.dtrc").display().to_string();
+    dtrc(&["check", &plan, "--model", &mlp]).ok();
     let refused = |more: &[&str], why: &str| {
         let out = dtrc(&[&["compile", &mlp, "--budget", "100%"][..], more].concat());
         assert!(out.code == 64 && out.stderr.contains(why), "{}", out.stderr);

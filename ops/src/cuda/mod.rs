@@ -76,6 +76,11 @@ pub fn use_tf32(graph: &mut Graph) {
     }
 }
 
+/// Whether some product of a graph is made in TF32.
+pub fn uses_tf32(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|n| n.attrs.int_or(TF32, 0).unwrap_or(0) != 0)
+}
+
 /// Refuses a node that kernels for an architecture (`10 * major + minor`) cannot run.
 pub fn on_architecture(s: &Signature<'_>, architecture: u32) -> Result<(), OpError> {
     if architecture < 80 && s.attrs.int_or(TF32, 0).unwrap_or(0) != 0 {

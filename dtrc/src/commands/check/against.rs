@@ -11,7 +11,9 @@ use crate::{
 use clap::{ArgMatches, Command};
 use compiler::dynamic::recipes;
 use graph::{Graph, Init, ValueId, quote_name};
+use ops::cuda::{use_tf32, uses_tf32};
 use plan::{Plan, Program, ProgramKind};
+use std::borrow::Cow;
 
 /// The model to check against, with the flags that `compile` has about models.
 #[derive(Debug)]
@@ -102,8 +104,14 @@ fn program(p: &Program, model: &Model, open: &[(ProgramKind, Graph, Vec<u8>)]) -
         return Err("with these flags there is none like it".to_owned());
     }
     let mut first = None;
+    // The plan says in its nodes that products are rounded; the model is what it is.
+    let tf32 = uses_tf32(&p.graph);
     for part in kin {
-        match same(&p.graph, &part.graph) {
+        let mut graph = Cow::Borrowed(&part.graph);
+        if tf32 {
+            use_tf32(graph.to_mut());
+        }
+        match same(&p.graph, &graph) {
             Ok(()) => return Ok(()),
             Err(what) => first = first.or(Some(what)),
         }
