@@ -47,7 +47,9 @@ pub fn session_of(model: &[u8], pool: u64) -> Session {
     };
     let rates = DeviceProfile::cpu();
     let request = dynamic::Request::new(&open, how.ops, Some(&train), &rates);
-    let plan = dynamic::plan(&request, 1 << 40, Some(pool)).unwrap_or_else(|e| panic!("{e}"));
+    // Room for the state; how far a loop may go that only data end follows from the budget.
+    let budget = pool.saturating_add(1 << 28);
+    let plan = dynamic::plan(&request, budget, Some(pool)).unwrap_or_else(|e| panic!("{e}"));
     let device = Box::new(CpuDevice::new(1).expect("a device"));
     Session::load(plan, device, &mut crate::Weights(&open.weights), LoadOptions::default())
         .unwrap_or_else(|e| panic!("{e}"))
