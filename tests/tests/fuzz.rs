@@ -1,6 +1,7 @@
 //! Hostile files: whatever the bytes, loading a plan or a model gives a result or an error, soon, and never panics.
 //!
-//! Seeded, so that a failure can be found again; `DTRC_FUZZ_SECONDS` (5 unless set) is how long each target runs.
+//! Seeded, so that a failure can be found again; `DTRC_FUZZ_SECONDS` (5 unless set) is how long models are tried, and
+//! plans, half of it in either form.
 
 use compiler::{
     cost::{CostModel, DeviceProfile},
@@ -58,13 +59,13 @@ fn mutate(rng: &mut StdRng, bytes: &mut Vec<u8>, hot: usize) {
 
 /// Runs `target` on numbered cases until the time is over; fails with the cases that panicked or took too long. What the target returns
 /// is counted and printed.
-fn fuzz(name: &str, mut target: impl FnMut(&mut StdRng) -> &'static str) {
+fn fuzz(name: &str, time: Duration, mut target: impl FnMut(&mut StdRng) -> &'static str) {
     let start = Instant::now();
     let mut failures: BTreeMap<String, u64> = BTreeMap::new();
     let mut ends: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut case, mut slowest) = (0u64, Duration::ZERO);
     let only: Option<u64> = std::env::var("DTRC_FUZZ_CASE").ok().and_then(|s| s.parse().ok());
-    while start.elapsed() < seconds() {
+    while start.elapsed() < time {
         let n = only.unwrap_or(case);
         let before = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| target(&mut StdRng::seed_from_u64(n))));
@@ -122,7 +123,7 @@ fn plan_files() {
     for bytes in &plans {
         assert_eq!(&sealed(&bytes[HEADER..]), bytes, "the header is not understood");
     }
-    fuzz("plan files", |rng| {
+    fuzz("plan files", seconds() / 2, |rng| {
         let bytes = plans.choose(rng).unwrap();
         let mut body = bytes[HEADER..].to_vec();
         let hot = body.len();
@@ -141,7 +142,7 @@ fn plan_files() {
 #[test]
 fn plan_texts() {
     let plans: Vec<String> = some_plans().iter().map(|p| text::full(p).unwrap()).collect();
-    fuzz("plan texts", |rng| {
+    fuzz("plan texts", seconds() / 2, |rng| {
         let mut bytes = plans.choose(rng).unwrap().clone().into_bytes();
         let hot = bytes.len();
         mutate(rng, &mut bytes, hot);
@@ -158,7 +159,7 @@ fn plan_texts() {
 fn model_files() {
     let models: Vec<Vec<u8>> = tiny::TINY.iter().map(|f| std::fs::read(tiny::path(f)).unwrap()).collect();
     let costs = CostModel::estimated(DeviceProfile::cpu());
-    fuzz("model files", |rng| {
+    fuzz("model files", seconds(), |rng| {
         let mut bytes = models.choose(rng).unwrap().clone();
         // Nodes stand first, and are small beside the weights.
         mutate(rng, &mut bytes, 6000);
