@@ -433,9 +433,11 @@ fn confident_mistakes_of_probabilities_train() {
     };
     let (plain, _) = run(&[]);
     let (mixed, last) = run(&["--amp", "fp16"]);
-    assert_eq!(last["skipped"], json!(0), "{last}");
+    // The first scale may be too large for a gradient; then it is halved, and the next step is the one that was skipped.
+    let skipped = last["skipped"].as_u64().unwrap() as usize;
+    assert!(skipped <= 2, "{last}");
     assert!(plain[7] < 0.9 * plain[0], "{plain:?}");
-    for (a, b) in mixed.iter().zip(&plain) {
+    for (a, b) in mixed[skipped..].iter().zip(&plain) {
         assert!((a - b).abs() < 0.05 * b.abs(), "{mixed:?} and {plain:?}");
     }
 }
