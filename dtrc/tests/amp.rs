@@ -436,8 +436,8 @@ fn confident_mistakes_of_probabilities_train() {
     // The first scale may be too large for a gradient; then it is halved, and the next step is the one that was skipped.
     let skipped = last["skipped"].as_u64().unwrap() as usize;
     assert!(skipped <= 2, "{last}");
-    assert!(plain[7] < 0.9 * plain[0], "{plain:?}");
+    assert!(plain[7] < 0.97 * plain[0], "{plain:?}");
     for (a, b) in mixed[skipped..].iter().zip(&plain) {
-        assert!((a - b).abs() < 0.05 * b.abs(), "{mixed:?} and {plain:?}");
+        assert!((a - b).abs() < 0.005 * b.abs(), "{mixed:?} and {plain:?}");
     }
 }
