@@ -227,11 +227,11 @@ fn compare(got: &Literal, want: &Literal, rtol: f64, atol: f64) -> Result<(), St
     Ok(())
 }
 
-/// What 16 bits cannot tell apart, relative: a unit in the last place of bfloat16, two of float16. The suite's tolerance is less than that,
+/// What 16 bits cannot tell apart, relative: two units in the last place. The suite's tolerance is less than that,
 /// its results are rounded once, and a function's body is rounded at every node.
 fn rounding(dtype: DType) -> f64 {
     match dtype {
-        DType::BF16 => 2f64.powi(-7),
+        DType::BF16 => 2f64.powi(-6),
         DType::F16 => 2f64.powi(-9),
         _ => 0.0,
     }
