@@ -1,7 +1,7 @@
 //! No file that a command writes may be one that it reads, or another one that it writes: one rule for all of them, over the arguments as
 //! they were given.
 
-use crate::error::CliError;
+use crate::{commands::compile::micro, error::CliError};
 use clap::ArgMatches;
 use compiler::import::Weights;
 use std::{
@@ -114,7 +114,7 @@ fn derived(flag: &str, path: &Path) -> Vec<PathBuf> {
         }
         "--save" | "--save-inference" => vec![appended(path)],
         "--emit-onnx" => {
-            let micro = path.with_extension("micro.onnx");
+            let micro = micro(path);
             vec![appended(path), appended(&micro), micro]
         }
         _ => Vec::new(),

@@ -3,9 +3,9 @@
 mod support;
 
 use compiler::import::{Weights, read_weights};
-use graph::{DType, Init, TensorType};
+use graph::{DType, Init};
 use plan::Plan;
-use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, WeightSource, data::npz};
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, data::npz};
 use serde_json::json;
 use std::path::Path;
 use support::{dtrc, floats, generated, mlp_data, model, resnet_data};
@@ -87,19 +87,6 @@ fn budgets_and_threads_change_no_bit() {
     }
 }
 
-struct Model<'a>(&'a Weights);
-
-impl WeightSource for Model<'_> {
-    fn load(
-        &mut self,
-        name: &str,
-        _: &TensorType,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(), String> {
-        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
-    }
-}
-
 fn compiled(dir: &Path, model: &str, more: &[&str]) -> (Plan, Weights) {
     let path = dir.join("m.dtrc").display().to_string();
     dtrc(&[&["compile", model, "--budget", "100%", "-o", &path, "--work-limit", "20000"], more].concat())
@@ -131,7 +118,8 @@ fn a_step_that_overflows_changes_only_the_scale() {
         let (plan, weights) = compiled(d, &resnet, &flags);
         let device = CpuDevice::new(1).unwrap();
         let mut s =
-            Session::load(plan, Box::new(device), &mut Model(&weights), LoadOptions::default()).unwrap();
+            Session::load(plan, Box::new(device), &mut tests::Weights(&weights), LoadOptions::default())
+                .unwrap();
         let shape = |s: &Session, name: &str| {
             let g = &s.plan().programs[0].graph;
             let v = g.inputs.iter().find(|i| &*g.value(i.value).name == name).unwrap().value;
@@ -184,9 +172,13 @@ fn a_skipped_step_is_no_update() {
     let (plan, weights) = compiled(d, &scores, &flags);
     let run = |sizes: &[f32]| {
         let device = CpuDevice::new(1).unwrap();
-        let mut s =
-            Session::load(plan.clone(), Box::new(device), &mut Model(&weights), LoadOptions::default())
-                .unwrap();
+        let mut s = Session::load(
+            plan.clone(),
+            Box::new(device),
+            &mut tests::Weights(&weights),
+            LoadOptions::default(),
+        )
+        .unwrap();
         let x: Vec<u8> = floats(16 * 32, 4).iter().flat_map(|v| v.to_le_bytes()).collect();
         for (i, size) in sizes.iter().enumerate() {
             let target: Vec<u8> = floats(160, 5).iter().flat_map(|v| (v * size).to_le_bytes()).collect();
@@ -402,7 +394,9 @@ fn a_parameter_may_have_the_name_of_the_scale() {
     });
     let data = mlp_data(dir.path(), 2);
     let run = |more: &[&str]| train(&named, &data, &[&["--loss", "cross-entropy"], more].concat());
-    assert!(run(&[]).1.get("scale").is_none());
+    let log = dir.path().join("log.csv");
+    assert!(run(&["--log", log.to_str().unwrap()]).1.get("scale").is_none());
+    assert!(std::fs::read_to_string(log).unwrap().starts_with("step,epoch,loss,lr,seconds\n"));
     assert_eq!(run(&["--amp", "fp16"]).1["scale"], json!(65536.0));
 }
 

@@ -317,7 +317,7 @@ fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError>
 }
 
 /// Where the parts of an accumulated step go that are not the last.
-fn micro(path: &Path) -> PathBuf {
+pub fn micro(path: &Path) -> PathBuf {
     path.with_extension("micro.onnx")
 }
 
@@ -378,7 +378,6 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let model = load_for(&args.model, &args.device, global)?;
     check_derived("--output", &output, &args.model.model)?;
     if let Some(path) = &args.emit_onnx {
-        check_derived("--emit-onnx", &micro(path), &args.model.model)?;
         check_both(("--emit-onnx", path), ("--output", &output))?;
         emit_onnx(&model, path, global)?;
     }

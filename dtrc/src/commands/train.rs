@@ -381,7 +381,7 @@ fn once(
         .as_ref()
         .map(|p| {
             let several = session.plan().choices(session.plan().programs[0].kind) > 1;
-            let scaled = session.plan().state.iter().any(|s| &*s.name == compiler::train::SCALE);
+            let scaled = steps::state_of_scaling(session.plan(), compiler::train::SCALE).is_some();
             let after = args.resume.then_some(cursor.step);
             Log::open(p, after, (several, scaled), eval.as_ref().map_or(&[], |e| &e.names))
         })

@@ -20,7 +20,7 @@ use crate::{
 };
 use compiler::train::{SCALE, SKIPPED};
 use graph::StateKind;
-use plan::{ProgramKind, hex};
+use plan::{Plan, ProgramKind, StateEntry, hex};
 use runtime::{
     RunOptions, RuntimeError, Session, Staged, StepInputs, StepResult,
     checkpoint::{self, CheckpointError, Cursor},
@@ -170,10 +170,8 @@ impl Run<'_> {
 
     /// By what the loss is scaled now, if it is.
     fn scaling(&self) -> Result<Option<Scaling>, CliError> {
-        // A parameter may have such a name; then the step's own has another ending.
-        let state = self.session.plan().state.iter().filter(|s| s.kind == StateKind::Optimizer);
         let number = |name: &str| -> Result<Option<f64>, CliError> {
-            let Some(s) = state.clone().find(|s| s.name.starts_with(name)) else { return Ok(None) };
+            let Some(s) = state_of_scaling(self.session.plan(), name) else { return Ok(None) };
             let mut bytes = [0; 4];
             self.session.read_state(&s.name, 0, &mut bytes)?;
             Ok(Some(f64::from(f32::from_le_bytes(bytes))))
@@ -453,6 +451,11 @@ impl Run<'_> {
         }
         Ok(0)
     }
+}
+
+/// A state of loss scaling, if the plan scales. A parameter may have its name; then the step's own has another ending.
+pub fn state_of_scaling<'p>(plan: &'p Plan, name: &str) -> Option<&'p StateEntry> {
+    plan.state.iter().find(|s| s.kind == StateKind::Optimizer && s.name.starts_with(name))
 }
 
 /// `   loss scale 32768, 3 steps skipped`.
