@@ -8,10 +8,10 @@ use crate::{
     cost::DeviceProfile,
     emit::{self, EmitError},
     import::Open,
-    train::{Loss, TrainError, TrainOptions},
+    train::{Loss, TrainError, TrainOptions, label_taken},
 };
 use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
-use ops::{OpError, Registry, onnx::ImportOptions};
+use ops::{Registry, onnx::ImportOptions};
 use plan::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, ValidateError, numerics,
     validate,
@@ -186,8 +186,7 @@ pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
     let mut taken = given.map(|v| &*g.value(v).name).chain(made.map(|o| &**o));
     if adds_label && taken.any(|name| *name == *options.label) {
         let output = asked.cloned().or_else(|| outputs.first().map(ToString::to_string)).unwrap_or_default();
-        let what = format!("the model already has a tensor {:?}: choose another --label", options.label);
-        return Err(TrainError::Loss { output, error: OpError::invalid(what) });
+        return Err(TrainError::Loss { output, error: label_taken(&options.label) });
     }
     Ok(())
 }

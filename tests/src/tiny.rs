@@ -7,11 +7,11 @@ use compiler::{
     planner::{Options, PlanError},
     train::{Optimizer, TrainOptions},
 };
-use graph::{DType, InputRole, TensorType};
+use graph::{DType, InputRole};
 use onnx_models::ModelProto;
 use plan::{Device, Plan, ProgramKind};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use runtime::{CpuDevice, LoadOptions, RunOptions, RuntimeError, Session, StepInputs, WeightSource};
+use runtime::{CpuDevice, LoadOptions, RunOptions, RuntimeError, Session, StepInputs};
 use std::path::PathBuf;
 
 /// File names of the models.
@@ -97,19 +97,6 @@ pub fn plans(imported: &Imported, optimizer: Optimizer, shares: &[f64]) -> Vec<P
     found.collect()
 }
 
-struct Model<'a>(&'a Weights);
-
-impl WeightSource for Model<'_> {
-    fn load(
-        &mut self,
-        name: &str,
-        _: &TensorType,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(), String> {
-        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
-    }
-}
-
 /// Seeded data for the inputs of a plan's first program: small floats, integers that are classes of every model.
 pub fn data(plan: &Plan) -> Vec<(String, Vec<u8>)> {
     let g = &plan.programs[0].graph;
@@ -145,7 +132,7 @@ pub fn step(
 ) -> Result<Vec<Vec<u8>>, RuntimeError> {
     let device = CpuDevice::new(1)?;
     let mut session =
-        Session::load(plan.clone(), Box::new(device), &mut Model(weights), LoadOptions::default())?;
+        Session::load(plan.clone(), Box::new(device), &mut crate::Weights(weights), LoadOptions::default())?;
     let data: Vec<(&str, &[u8])> = data.iter().map(|(n, b)| (n.as_str(), b.as_slice())).collect();
     let inputs = StepInputs { data: &data, learning_rate: 0.01, step: 1, seed: 3, ..StepInputs::default() };
     let program = session.program(ProgramKind::Train)?;

@@ -7,29 +7,16 @@ use compiler::{
     planner::{Options, PlanError},
     train::{Optimizer, training_step},
 };
-use graph::{Graph, Literal, TensorType};
+use graph::{Graph, Literal};
 use plan::{Device, Plan, ProgramKind};
 use rewrite::Level;
-use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs, WeightSource};
+use runtime::{CpuDevice, LoadOptions, RunOptions, Session, StepInputs};
 use std::{collections::BTreeMap, path::Path};
 use tests::{
     data,
     reference::{Reference, STATIC, adamw, import_model, options, sgd},
     train_interpreted,
 };
-
-struct Model<'a>(&'a Weights);
-
-impl WeightSource for Model<'_> {
-    fn load(
-        &mut self,
-        name: &str,
-        _: &TensorType,
-        sink: &mut dyn FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(), String> {
-        self.0.read(name, &mut |c| sink(c).map_err(std::io::Error::other)).map_err(|e| e.to_string())
-    }
-}
 
 fn request<'a>(costs: &'a CostModel, planner: &'a Options) -> Request<'a> {
     Request { model: "test", accumulate: 1, device: Device::Cpu, weight_hash: &|_| None, costs, planner }
@@ -72,7 +59,7 @@ fn train(
 ) -> Result<Vec<Vec<u8>>, String> {
     let device = CpuDevice::new(threads).map_err(|e| e.to_string())?;
     let mut session =
-        Session::load(plan.clone(), Box::new(device), &mut Model(weights), LoadOptions::default())
+        Session::load(plan.clone(), Box::new(device), &mut tests::Weights(weights), LoadOptions::default())
             .map_err(|e| e.to_string())?;
     let data: Vec<(&str, &[u8])> =
         io.iter().map(|(n, l)| (n.strip_prefix("in:").unwrap_or(n), l.bytes())).collect();

@@ -449,13 +449,15 @@ fn mean(b: &mut Builder<'_>, v: ValueId) -> Result<ValueId, OpError> {
     b.op("ReduceMean", Attrs::new().with("axes", axes).with("keepdims", false), &[v])
 }
 
+/// Why an added loss cannot call its label so: something in the model has the name.
+pub fn label_taken(label: &str) -> OpError {
+    OpError::invalid(format!("the model already has a tensor {label:?}: choose another --label"))
+}
+
 fn label_input(b: &mut Builder<'_>, options: &TrainOptions, ty: TensorType) -> Result<ValueId, OpError> {
     let name = b.unique(&options.label);
     if *name != *options.label {
-        return Err(OpError::invalid(format!(
-            "the model already has a tensor {:?}: choose another --label",
-            options.label
-        )));
+        return Err(label_taken(&options.label));
     }
     Ok(b.graph_mut().add_input(name, ty, InputRole::Label))
 }

@@ -290,22 +290,29 @@ impl Plan {
         let [m, n, k] = self.shape;
         [if self.ta { m } else { k }, if self.tb { k } else { n }]
     }
+
+    /// The operands and the result of product `i`, of tensors that begin at `a`, `b` and `y`.
+    fn matrices<T>(
+        &self,
+        i: usize,
+        a: &par::Shared<T>,
+        b: &par::Shared<T>,
+        y: &par::Shared<T>,
+    ) -> (Mat<T>, Mat<T>, Mat<T>) {
+        let ([m, n, k], [lda, ldb], [ia, ib]) = (self.shape, self.leading(), self.operands(i));
+        (
+            Mat::new(a.0.wrapping_add(ia * m * k), lda, self.ta),
+            Mat::new(b.0.wrapping_add(ib * k * n), ldb, self.tb),
+            Mat::rows(y.0.wrapping_add(i * m * n), n),
+        )
+    }
 }
 
 fn float_kernel<T: Float>(p: Plan) -> CpuKernel {
     Box::new(move |io| {
         let (a, b) = (shared(io.input::<T>(0)), shared(io.input::<T>(1)));
         let y = par::Shared(io.output::<T>(0).as_mut_ptr());
-        let ([m, n, k], [lda, ldb]) = (p.shape, p.leading());
-        let at = |i: usize| {
-            let (a, b, y) = (&a, &b, &y);
-            let [ia, ib] = p.operands(i);
-            (
-                Mat::new(a.0.wrapping_add(ia * m * k), lda, p.ta),
-                Mat::new(b.0.wrapping_add(ib * k * n), ldb, p.tb),
-                Mat::rows(y.0.wrapping_add(i * m * n), n),
-            )
-        };
+        let at = |i: usize| p.matrices(i, &a, &b, &y);
         // SAFETY: every matrix lies inside its tensor by construction of the plan; outputs are disjoint.
         unsafe { multiply_batch(p.batch, p.shape, T::ONE, T::ZERO, at, |_, _| {}) };
         Ok(())
@@ -317,16 +324,7 @@ fn half_kernel<S: Stored<Work = f32>>(p: Plan) -> CpuKernel {
     Box::new(move |io| {
         let (a, b) = (shared(io.input::<S>(0)), shared(io.input::<S>(1)));
         let y = par::Shared(io.output::<S>(0).as_mut_ptr());
-        let ([m, n, k], [lda, ldb]) = (p.shape, p.leading());
-        let at = |i: usize| {
-            let (a, b, y) = (&a, &b, &y);
-            let [ia, ib] = p.operands(i);
-            (
-                Mat::new(a.0.wrapping_add(ia * m * k), lda, p.ta),
-                Mat::new(b.0.wrapping_add(ib * k * n), ldb, p.tb),
-                Mat::rows(y.0.wrapping_add(i * m * n), n),
-            )
-        };
+        let at = |i: usize| p.matrices(i, &a, &b, &y);
         // SAFETY: every matrix lies inside its tensor by construction of the plan; outputs are disjoint.
         unsafe { tiles.multiply(1.0, at, None, io.workspace::<f32>()) };
         Ok(())
