@@ -28,7 +28,8 @@ const CHECKS: &[Check] = &[
         ],
     ),
 ];
-/// Which operators have CUDA kernels; part of the lints.
+/// Which operators have CUDA kernels. A test runs the same program: here it would build the operators a second time, as its dependencies
+/// alone ask for other features than the workspace's.
 const COVERAGE: Check = ("cuda-coverage", &["run", "--package", "cuda", "--quiet", "--bin", "cuda-coverage"]);
 const TESTS: Check = ("tests", &["test", "--workspace", "--quiet"]);
 
@@ -46,7 +47,7 @@ fn run(check: &Check) -> Result<(), String> {
 
 const USAGE: &str = "\
 usage: cargo xtask ci|lint|cuda-coverage|gpu-bundle [FOLDER]|gpu-results FOLDER
-  ci             format, clippy, docs, fuzz targets, CUDA kernels, tests
+  ci             format, clippy, docs, fuzz targets, tests
   lint           the same without tests
   cuda-coverage  which operators have a CUDA kernel
   gpu-bundle     a folder that proves the rest on a machine with a GPU; default: target/gpu-bundle
@@ -55,8 +56,8 @@ usage: cargo xtask ci|lint|cuda-coverage|gpu-bundle [FOLDER]|gpu-results FOLDER
 /// Runs a task; `None` if there is none of this name.
 fn task(name: &str, folder: Option<&str>) -> Option<Result<(), String>> {
     Some(match (name, folder) {
-        ("ci", None) => CHECKS.iter().chain([&COVERAGE, &TESTS]).try_for_each(run),
-        ("lint", None) => CHECKS.iter().chain([&COVERAGE]).try_for_each(run),
+        ("ci", None) => CHECKS.iter().chain([&TESTS]).try_for_each(run),
+        ("lint", None) => CHECKS.iter().try_for_each(run),
         ("cuda-coverage", None) => run(&COVERAGE),
         ("gpu-bundle", to) => gpu_bundle::make(Path::new(to.unwrap_or("target/gpu-bundle"))),
         ("gpu-results", Some(from)) => gpu_bundle::results(Path::new(from)),
