@@ -1,8 +1,11 @@
 //! No file that a command writes may be one that it reads, or another one that it writes: one rule for all of them, over the arguments as
 //! they were given.
 
-use crate::{commands::compile::micro, error::CliError};
-use clap::ArgMatches;
+use crate::{
+    commands::compile::{default_output, micro},
+    error::CliError,
+};
+use clap::{ArgMatches, parser::ValueSource};
 use compiler::import::Weights;
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +26,7 @@ const WRITTEN: [&str; 10] = [
     "schedule_out",
 ];
 
-/// Files that the arguments of this command name to be written, with their flags, once these are read.
+/// Files that this command writes, or may write beside what its arguments name, with their flags, once these are read.
 static WRITTEN_HERE: OnceLock<Vec<(String, PathBuf)>> = OnceLock::new();
 
 /// Refuses arguments of a command that would have it write one file twice, or over what it reads.
@@ -47,11 +50,17 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
         let all = if writes { &mut written } else { &mut read };
         all.extend(paths.map(|p| (format!("--{}", id.replace('_', "-")), p)));
     }
+    let accumulates = matches!(m.try_get_one::<u32>("accumulate"), Ok(Some(n)) if *n > 1);
+    let plan = default_plan(command, m);
+    if let Some(plan) = &plan {
+        written.push(("--output".to_owned(), plan));
+    }
+    let beside = |flag: &str, path: &Path| derived(flag, path, accumulates);
     for (i, (flag, path)) in written.iter().enumerate() {
         if let Some((other, _)) = written[..i].iter().find(|(_, p)| same(p, path)) {
             return Err(twice(path, other, flag));
         }
-        for beside in derived(flag, path) {
+        for beside in beside(flag, path) {
             let other = written.iter().find(|(f, p)| f != flag && same(p, &beside));
             if let Some((other, _)) = other {
                 return Err(twice(&beside, other, flag));
@@ -64,7 +73,11 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
             return Err(replaces(path, flag));
         }
     }
-    let written = written.into_iter().map(|(flag, path)| (flag, path.clone())).collect();
+    let all = |(flag, path): (String, &PathBuf)| {
+        let beside = beside(&flag, path).into_iter();
+        std::iter::once(path.clone()).chain(beside).map(move |p| (flag.clone(), p)).collect::<Vec<_>>()
+    };
+    let written = written.into_iter().flat_map(all).collect();
     WRITTEN_HERE.get_or_init(|| written);
     Ok(())
 }
@@ -73,36 +86,34 @@ pub fn check(command: &str, m: &ArgMatches) -> Result<(), CliError> {
 ///
 /// # Errors
 ///
-/// An argument of this command names one of them to be written: exit code 64.
+/// This command would write one of them: exit code 64.
 pub fn check_external(weights: &Weights) -> Result<(), CliError> {
+    weights.external_files().iter().try_for_each(|file| check_read(file))
+}
+
+/// Refuses to write over a file that no argument names to be read.
+///
+/// # Errors
+///
+/// This command would write it: exit code 64.
+pub fn check_read(file: &Path) -> Result<(), CliError> {
     let written = WRITTEN_HERE.get().map_or(&[][..], Vec::as_slice);
-    let external = weights.external_files();
-    match written.iter().find(|(_, path)| external.iter().any(|e| same(path, e))) {
+    match written.iter().find(|(_, path)| same(path, file)) {
         Some((flag, path)) => Err(replaces(path, flag)),
         None => Ok(()),
     }
 }
 
-/// Refuses to write one file by two flags, where one of the names follows from others.
-///
-/// # Errors
-///
-/// They are one file: exit code 64.
-pub fn check_both((first, a): (&str, &Path), (second, b): (&str, &Path)) -> Result<(), CliError> {
-    if same(a, b) { Err(twice(a, first, second)) } else { Ok(()) }
-}
-
-/// Refuses to write over what is read, where the name follows from others.
-///
-/// # Errors
-///
-/// They are one file: exit code 64.
-pub fn check_derived(flag: &str, written: &Path, read: &Path) -> Result<(), CliError> {
-    if same(written, read) { Err(replaces(written, flag)) } else { Ok(()) }
+/// Where `compile` puts a plan unless told.
+fn default_plan(command: &str, m: &ArgMatches) -> Option<PathBuf> {
+    let given = |id: &str| m.value_source(id) == Some(ValueSource::CommandLine);
+    let writes = command == "compile" && !given("output") && !given("list_trainable");
+    let model = m.try_get_one::<PathBuf>("model").ok().flatten();
+    model.filter(|_| writes).map(|model| default_output(model))
 }
 
 /// Files that may go beside the one of a flag: external data, and the parts of an accumulated step.
-fn derived(flag: &str, path: &Path) -> Vec<PathBuf> {
+fn derived(flag: &str, path: &Path, accumulates: bool) -> Vec<PathBuf> {
     let appended = |p: &Path| {
         let mut name = p.as_os_str().to_owned();
         name.push(".weights");
@@ -113,10 +124,11 @@ fn derived(flag: &str, path: &Path) -> Vec<PathBuf> {
             vec![path.with_extension("weights")]
         }
         "--save" | "--save-inference" => vec![appended(path)],
-        "--emit-onnx" => {
+        "--emit-onnx" if accumulates => {
             let micro = micro(path);
             vec![appended(path), appended(&micro), micro]
         }
+        "--emit-onnx" => vec![appended(path)],
         _ => Vec::new(),
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     cli::Global,
     commands::{compile, show::read_plan},
     device::DeviceArgs,
-    distinct::check_external,
+    distinct::{check_external, check_read},
     error::CliError,
     files::{check_data, check_readable},
     model::{Metric, ModelArgs, ModelWeights},
@@ -157,6 +157,7 @@ pub fn ready(args: &SessionArgs, global: Global, inference: Inference) -> Result
         return Err(CliError::bad_input(format!("{}: not found; {what}", model.display())));
     }
     check_readable(&model)?;
+    check_read(&model)?;
     let mut weights = import::read_weights(&model)?;
     check_external(&weights)?;
     for s in &plan.state {

@@ -22,6 +22,8 @@ fn nothing_is_written_over_what_is_read() {
     std::os::unix::fs::symlink(&model, &link).unwrap();
     let hard = at("hard.npz");
     fs::hard_link(&data, &hard).unwrap();
+    let hard_model = at("hard.onnx");
+    fs::hard_link(&model, &hard_model).unwrap();
     let detour = format!("{folder}/../{}", Path::new(&model).file_name().unwrap().display());
     let array = format!("{folder}/a.npz");
 
@@ -64,6 +66,24 @@ fn nothing_is_written_over_what_is_read() {
     let log = at("run.log");
     fs::write(&log, "x").unwrap();
     dtrc(&["simulate", &log, "--budget-ratio", "0.5", "--trace", &log]).fails(64, &["--trace would replace"]);
+    // The model that a plan finds by itself.
+    let (own, log) = (at("own.dtrc"), at("log.csv"));
+    dtrc(&[&compile[..], &["-o", &own]].concat()).ok();
+    let beside_plan = at("scores.onnx");
+    assert_eq!(model, beside_plan, "a plan reads the model of its name");
+    std::os::unix::fs::symlink(&model, &log).unwrap();
+    for over in [&model, &log, &hard_model] {
+        dtrc(&["train", &own, "--data", &data, "--steps", "1", "--log", over]).fails(64, &["would replace"]);
+        dtrc(&["run", &inference, "--data", &data, "-o", over]).fails(64, &["would replace"]);
+        assert!(fs::read(&model).unwrap() == before[0], "{over}");
+    }
+    // Only accumulation writes a second program.
+    let odd = at("n.micro.onnx");
+    fs::copy(&model, &odd).unwrap();
+    let odd = ["compile", &odd, "--budget", "100%", "--loss", "cross-entropy", "-o", &at("odd.dtrc")];
+    let emit = ["--emit-onnx", &at("n.onnx")];
+    dtrc(&[&odd[..], &emit].concat()).ok();
+    dtrc(&[&odd[..], &emit, &["--accumulate", "2"]].concat()).fails(64, &["would replace"]);
     // What holds nothing may be named twice.
     dtrc(&[&train[..], &["--steps", "1", "--log", "/dev/null"]].concat()).ok();
 }
@@ -123,4 +143,20 @@ fn external_data_of_the_model_is_not_written_over() {
     assert_eq!(stem.to_string(), "scores");
     let out = same.current_dir(dir.path()).output().unwrap();
     assert_eq!(out.status.code(), Some(64), "{}", String::from_utf8_lossy(&out.stderr));
+    // External data under names that follow from others.
+    let derived: [(&str, &[&str]); 3] = [
+        ("scores.dtrc", &[]),
+        ("e.micro.onnx", &["-o", "p.dtrc", "--accumulate", "2", "--emit-onnx", "e.onnx"]),
+        ("e.onnx.weights", &["-o", "p.dtrc", "--emit-onnx", "e.onnx"]),
+    ];
+    for (name, more) in derived {
+        let external = &mut m.graph.mut_or_insert_default().initializer.iter_mut();
+        external.find(|t| !t.external_data.is_empty()).unwrap().external_data[0].value = name.to_owned();
+        fs::write(&model, onnx_models::to_bytes(&m).unwrap()).unwrap();
+        fs::write(at(name), &elements).unwrap();
+        let mut command = support::command(&[&["compile"], &of_model[..], more].concat());
+        let out = command.current_dir(dir.path()).output().unwrap();
+        assert_eq!(out.status.code(), Some(64), "{name}: {}", String::from_utf8_lossy(&out.stderr));
+        assert!(fs::read(at(name)).unwrap() == elements, "{name}");
+    }
 }

@@ -3,7 +3,6 @@
 use crate::{
     cli::Global,
     device::DeviceArgs,
-    distinct::{check_both, check_derived},
     error::CliError,
     model::{Model, ModelArgs, load_any, print_trainable},
     planning,
@@ -364,21 +363,21 @@ pub fn programs(plan: &plan::Plan) -> Vec<serde_json::Value> {
     plan.programs.iter().map(one).collect()
 }
 
+/// Where a plan goes unless told: into the current folder, by the name of its model.
+pub fn default_output(model: &Path) -> PathBuf {
+    PathBuf::from(model.file_stem().unwrap_or("model".as_ref())).with_extension("dtrc")
+}
+
 /// Compiles and writes the plan.
 pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let start = Instant::now();
     if args.model.list_trainable {
         return print_trainable(&args.model, global);
     }
-    let output = args.output.clone().unwrap_or_else(|| {
-        let stem = args.model.model.file_stem().unwrap_or("model".as_ref());
-        PathBuf::from(stem).with_extension("dtrc")
-    });
+    let output = args.output.clone().unwrap_or_else(|| default_output(&args.model.model));
     check_writable(&output)?;
     let model = load_for(&args.model, &args.device, global)?;
-    check_derived("--output", &output, &args.model.model)?;
     if let Some(path) = &args.emit_onnx {
-        check_both(("--emit-onnx", path), ("--output", &output))?;
         emit_onnx(&model, path, global)?;
     }
     let (compiled, model) = plan_model(model, &args.budget, &args.planner, &args.device, global)?;
