@@ -477,5 +477,64 @@ fn nodes_that_lead_to_no_output_are_left_out() {
     };
     let out = train(&idle);
     assert!(out.stderr.contains("nodes that lead to no output are left out: 3"), "{}", out.stderr);
-    assert_eq!(out.losses(), train(&scores_model(dir.path())).losses());
+    let plain = train(&scores_model(dir.path())).losses();
+    assert_eq!(out.losses(), plain);
+    // An input that only such a node reads decides nothing, and no data are asked for it.
+    let unread = scores(dir.path(), "unread.onnx", |g| {
+        let mut u = renamed(&g.input[0], "u");
+        let shape = u.type_.mut_or_insert_default().mut_tensor_type().shape.mut_or_insert_default();
+        shape.dim[0].set_dim_param("n".to_owned());
+        g.input.push(u);
+        let (input, output) = (vec!["u".to_owned()], vec!["u/y".to_owned()]);
+        g.node.push(NodeProto { op_type: "Relu".to_owned(), input, output, ..Default::default() });
+    });
+    let out = train(&unread);
+    assert!(out.stderr.contains("inputs that nothing reads are left out: u"), "{}", out.stderr);
+    assert!(!out.stderr.contains("dynamic"), "{}", out.stderr);
+    assert_eq!(out.losses(), plain);
+}
+
+#[test]
+fn constant_nodes_among_what_is_trained_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first weight as a Constant node.
+    let model = scores(dir.path(), "constant.onnx", |g| {
+        let weight = g.initializer.iter().position(|t| t.dims.len() == 2).unwrap();
+        let weight = g.initializer.remove(weight);
+        let output = vec![weight.name.clone()];
+        let attribute = onnx_protobuf::AttributeProto {
+            name: "value".to_owned(),
+            type_: onnx_protobuf::attribute_proto::AttributeType::TENSOR.into(),
+            t: protobuf::MessageField::some(weight),
+            ..Default::default()
+        };
+        let node = NodeProto {
+            op_type: "Constant".to_owned(),
+            output,
+            attribute: vec![attribute],
+            ..Default::default()
+        };
+        g.node.insert(0, node);
+    });
+    let data = mlp_data(dir.path(), 2);
+    let train = |more: &[&str]| {
+        let command =
+            ["--json", "train", &model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
+        dtrc(&[&command[..], more].concat()).ok()
+    };
+    let out = train(&[]);
+    assert!(out.stderr.contains("1 of what can be trained are Constant nodes"), "{}", out.stderr);
+    let plain = dtrc(&[
+        "--json",
+        "train",
+        &scores_model(dir.path()),
+        "--budget",
+        "100%",
+        "--loss",
+        "cross-entropy",
+        "--data",
+        &data,
+    ])
+    .ok();
+    assert_eq!(out.losses(), plain.losses());
 }

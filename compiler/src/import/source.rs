@@ -39,6 +39,10 @@ pub struct Parts {
     pub unused_initializers: usize,
     /// Nodes that lead to no output, which are left out.
     pub idle_nodes: usize,
+    /// Inputs that nothing reads, which are left out.
+    pub unread_inputs: Vec<String>,
+    /// Candidates for training that Constant nodes make, in a model that has initializers to train, too.
+    pub trained_constants: Vec<String>,
     /// Outputs that are left out: sequences, beside others that are tensors.
     pub no_tensors: Vec<String>,
 }
@@ -83,6 +87,8 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
         typed_by: typed_by(&nodes),
         tensors: BTreeMap::new(),
         weights: Weights::new(model.source.clone()),
+        trained_initializers: 0,
+        trained_constants: Vec::new(),
     };
     for t in &proto.initializer {
         let read = tensor::tensor(t, &model.cuts, model.source.folder());
@@ -96,8 +102,12 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
         outputs: outputs.into_iter().map(Into::into).collect(),
         output_types: Vec::new(),
     };
+    let trained_constants = if c.trained_initializers > 0 { c.trained_constants } else { Vec::new() };
     let (tensors, weights) = (c.tensors, c.weights);
-    let types = inputs.types.iter().map(|(n, t)| (n.as_str().into(), t.clone())).collect();
+    let is_read = |n: &String| uses.get(n.as_str()).is_some_and(|u| u.count > 0);
+    let unread_inputs = inputs.types.iter().filter(|(n, _)| !is_read(n)).map(|(n, _)| n.clone()).collect();
+    let read = inputs.types.iter().filter(|(n, _)| is_read(n));
+    let types = read.map(|(n, t)| (n.as_str().into(), t.clone())).collect();
     Ok(Parts {
         source: Source { inputs: types, tensors, body },
         bindings,
@@ -105,6 +115,8 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
         weights,
         unused_initializers,
         idle_nodes,
+        unread_inputs,
+        trained_constants,
         no_tensors,
     })
 }
@@ -200,6 +212,8 @@ struct Converter<'m, 'u> {
     named: &'u [String],
     tensors: BTreeMap<Arc<str>, SourceTensor>,
     weights: Weights,
+    trained_initializers: usize,
+    trained_constants: Vec<String>,
 }
 
 impl<'m> Converter<'m, '_> {
@@ -243,6 +257,11 @@ impl<'m> Converter<'m, '_> {
         let named = !uses.statistic && self.named.iter().any(|n| n == name);
         let candidate =
             tensor.dtype.is_float() && (named || uses.parameter(tensor.elements(), initializer, look));
+        match (candidate, initializer) {
+            (true, true) => self.trained_initializers += 1,
+            (true, false) if !named => self.trained_constants.push(name.to_owned()),
+            _ => {}
+        }
         let is_here = !matches!(tensor.source, Elements::External { .. });
         if !candidate && !uses.statistic && tensor.bytes() <= MAX_CONSTANT {
             match weights::literal(source, &tensor) {

@@ -19,8 +19,17 @@ const MAX_NODES: usize = 10_000;
 
 /// Imports a parsed model.
 pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
-    let Parts { source, bindings, inputs, mut weights, unused_initializers, idle_nodes, no_tensors } =
-        parts(&model, options)?;
+    let Parts {
+        source,
+        bindings,
+        inputs,
+        mut weights,
+        unused_initializers,
+        idle_nodes,
+        unread_inputs,
+        trained_constants,
+        no_tensors,
+    } = parts(&model, options)?;
     let producer =
         format!("{} {}", model.proto.producer_name, model.proto.producer_version).trim().to_owned();
     let Model { source: file, opsets, warnings, proto, .. } = model;
@@ -33,6 +42,8 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
     let mut remarks: Vec<Remark> = warnings.iter().map(|text| remark("model", text)).collect();
     remarks.extend(left_out(&no_tensors));
     remarks.extend(idle(idle_nodes));
+    remarks.extend(unread(&unread_inputs));
+    remarks.extend(constants(&trained_constants, options));
     remarks.extend(traced.remarks);
     for (name, ty, element) in traced.filled {
         weights.insert(name, Tensor::filled(&ty, element));
@@ -66,7 +77,9 @@ pub fn walk(model: Model, options: &Options) -> Result<Imported, ImportError> {
 
 /// Reads a parsed model for a program that is walked at every step.
 pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
-    let Parts { mut source, bindings, weights, idle_nodes, no_tensors, .. } = parts(&model, options)?;
+    let Parts {
+        mut source, bindings, weights, idle_nodes, unread_inputs, trained_constants, no_tensors, ..
+    } = parts(&model, options)?;
     let mut graph = Graph::default();
     for (name, ty) in &mut source.inputs {
         ty.shape = ty.shape.substitute(&bindings);
@@ -82,7 +95,9 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
         }
     }
     let warnings = model.warnings.iter().map(|text| remark("model", text));
-    let remarks = warnings.chain(left_out(&no_tensors)).chain(idle(idle_nodes)).collect();
+    let remarks = warnings.chain(left_out(&no_tensors)).chain(idle(idle_nodes));
+    let remarks = remarks.chain(unread(&unread_inputs));
+    let remarks = remarks.chain(constants(&trained_constants, options)).collect();
     Ok(Open { source, graph, weights, candidates, remarks })
 }
 
@@ -113,6 +128,23 @@ fn tensors_of(model: &Model, nodes: &[FlatNode<'_>], out: &mut Weights) {
             _ => {}
         }
     }
+}
+
+fn constants(names: &[String], options: &Options) -> Option<Remark> {
+    let first = names.first().filter(|_| options.ops.training)?;
+    let what = "of what can be trained are Constant nodes and not initializers";
+    let text = format!(
+        "{} {what}, {} first: --freeze NAMES leaves them as they are",
+        names.len(),
+        quote_name(first)
+    );
+    Some(remark("constants", &text))
+}
+
+fn unread(inputs: &[String]) -> Option<Remark> {
+    let names: Vec<String> = inputs.iter().map(|n| quote_name(n).to_string()).collect();
+    let text = format!("inputs that nothing reads are left out: {}", names.join(", "));
+    (!names.is_empty()).then(|| remark("unread", &text))
 }
 
 fn idle(nodes: usize) -> Option<Remark> {
