@@ -1,5 +1,6 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+mod compact;
 mod least;
 
 pub use least::{ROUNDS, fits, least_budget, plan_least};
@@ -40,6 +41,10 @@ const RUNGS: u64 = 24;
 const FAR: Nanos = 200;
 /// Of many nodes windows are decided by this part of the base time above the bound.
 const FAR_OF_MANY: Nanos = 500;
+/// Searches for one budget, where what is found cannot be placed.
+const ATTEMPTS: u64 = 6;
+/// Less than this part of the base time is not worth another one.
+const WORTH: Nanos = 1_000;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
 
@@ -66,11 +71,12 @@ pub fn plan_many(
     let mut session = Session::new(&index, options);
     let mut rising: Vec<usize> = (0..budgets.len()).collect();
     rising.sort_by_key(|&i| (budgets[i], i));
-    let mut results: Vec<Option<Result<Planned, Infeasible>>> = budgets.iter().map(|_| None).collect();
-    for i in rising {
-        results[i] = Some(session.plan(budgets[i]));
+    let mut found: Vec<Option<Result<Found, Infeasible>>> = budgets.iter().map(|_| None).collect();
+    for &i in &rising {
+        found[i] = Some(session.find(budgets[i]));
     }
-    Ok(results.into_iter().flatten().collect())
+    let plan = |(found, &budget): (Result<Found, Infeasible>, &Bytes)| Ok(session.planned(budget, found?));
+    Ok(found.into_iter().flatten().zip(budgets).map(plan).collect())
 }
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
@@ -135,6 +141,13 @@ impl Bounds {
     }
 }
 
+/// What came of a budget that can be kept.
+#[derive(Clone, Copy)]
+struct Found {
+    bounds: Bounds,
+    work: u64,
+}
+
 /// What is common to all budgets, and the candidates found so far.
 struct Session<'i, 'a> {
     index: &'i Index<'a>,
@@ -145,8 +158,8 @@ struct Session<'i, 'a> {
     keep_all_placed: Placed,
     naive_peak: Bytes,
     found: Vec<Candidate>,
-    /// The last plan: what fits a smaller budget fits a larger one as it is, addresses included.
-    last: Option<(Candidate, Placed)>,
+    /// All plans so far, whatever they were made for: what fits one budget fits any other that it needs no more than, as it is, addresses included.
+    plans: Vec<(Candidate, Placed)>,
     /// Budgets that have been planned on the way to others.
     rungs: BTreeSet<Bytes>,
     /// The plan with the least need, once it has been searched for.
@@ -173,7 +186,10 @@ impl<'i, 'a> Session<'i, 'a> {
             work,
         };
         context.sort_orders();
+        // Budgets in percent refer to its figure: it depends on nothing that a caller grants.
+        context.work = default_work(size);
         let keep_all = keep_all::run(&mut context);
+        context.work = work;
         if !options.keep_order && context.orders[0] != keep_all.genome.order {
             context.orders.insert(0, keep_all.genome.order.clone());
         }
@@ -186,13 +202,16 @@ impl<'i, 'a> Session<'i, 'a> {
             keep_all_placed: Placed::default(),
             naive_peak: naive_peak(index),
             found: Vec::new(),
-            last: None,
+            plans: Vec::new(),
             rungs: BTreeSet::new(),
             least: None,
         };
         // Every fastest implementation: no budget is short.
         let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
         let placed = this.place(&this.keep_all.sequence, Bytes::MAX, limits);
+        let live_peak = placed.replay.peak;
+        let (keep_all, placed) = this.compacted((this.keep_all.clone(), placed), live_peak, Bytes::MAX);
+        this.keep_all = keep_all;
         this.keep_all_summary = KeepAll { live_peak: placed.replay.peak, arena: placed.arena(index.problem) };
         this.keep_all_placed = placed;
         this.report("keep all", Bytes::MAX, &[]);
@@ -245,46 +264,57 @@ impl<'i, 'a> Session<'i, 'a> {
     }
 
     fn plan(&mut self, budget: Bytes) -> Result<Planned, Infeasible> {
+        let found = self.find(budget)?;
+        Ok(self.planned(budget, found))
+    }
+
+    /// Searches for plans within a budget; the best of all that are known then fits it.
+    fn find(&mut self, budget: Bytes) -> Result<Found, Infeasible> {
         let start_work = self.context.evaluator.work;
+        let asked = budget;
+        let budget = self.usable(budget);
         // As it was placed: at its own arena nothing is to be recomputed.
         if self.need(&self.keep_all_placed) <= budget {
-            let placed = self.keep_all_placed.clone();
-            return Ok(self.planned(&self.keep_all, placed, 0, Bounds::none(self.index.base_time)));
+            return Ok(Found { bounds: Bounds::none(self.index.base_time), work: 0 });
         }
         let mut bounds = self.bounds(budget);
         let hopeless = bounds.are_infeasible();
-        if self.keep_all.score.peak > budget && !hopeless {
+        if !hopeless {
             self.plan_rungs(budget);
         }
         let mut pool = self.found.clone();
         pool.push(self.keep_all.clone());
         // What is proved impossible is not searched for.
         let mut best = if hopeless { None } else { self.attempt(budget, pool, 0, &mut bounds) };
-        if best.is_none() && self.last.is_none() && !bounds.are_infeasible() {
+        if best.is_none() && self.known(budget).is_none() && !bounds.are_infeasible() {
             best = self.start_from_least(budget, &mut bounds);
         }
         let work = self.context.evaluator.work - start_work;
-        let known = [&self.last, &self.least].into_iter().flatten().filter(|k| self.need(&k.1) <= budget);
-        if let Some(last) = known.min_by_key(|k| k.1.replay.time)
-            && best.as_ref().is_none_or(|b| last.1.replay.time < b.1.replay.time)
-        {
-            best = Some(last.clone());
+        if let Some((candidate, placed)) = best {
+            let placed = self.settle(placed);
+            self.found.push(candidate.clone());
+            self.plans.push((candidate, placed));
         }
-        match best {
-            Some((candidate, placed)) => {
-                let placed = self.settle(placed);
-                let planned = self.planned(&candidate, placed.clone(), work, bounds);
-                self.last = Some((candidate.clone(), placed));
-                self.found.push(candidate);
-                Ok(planned)
-            }
-            None => {
-                let least = self.least();
-                let refusal = self.infeasible(budget, &least.1, bounds.are_infeasible());
-                self.found.push(least.0);
-                Err(refusal)
-            }
+        if self.known(budget).is_some() {
+            return Ok(Found { bounds, work });
         }
+        let least = self.least();
+        let refusal = self.infeasible(asked, &least.1, bounds.are_infeasible());
+        self.found.push(least.0);
+        Err(refusal)
+    }
+
+    /// What of a budget can be filled: sizes and addresses are multiples of the alignment.
+    fn usable(&self, budget: Bytes) -> Bytes {
+        let problem = self.index.problem;
+        let spare = budget.saturating_sub(problem.resident);
+        if self.options.live_bytes_only { budget } else { budget - spare % problem.alignment.max(1) }
+    }
+
+    /// The fastest of the plans so far that a budget has room for.
+    fn known(&self, budget: Bytes) -> Option<&(Candidate, Placed)> {
+        let fit = self.plans.iter().chain(&self.least).filter(|k| self.need(&k.1) <= budget);
+        fit.min_by_key(|k| (k.1.replay.time, self.need(&k.1)))
     }
 
     /// What the budget bounds: the arena, or the live bytes alone.
@@ -307,6 +337,9 @@ impl<'i, 'a> Session<'i, 'a> {
     }
 
     /// Searches for a plan within a budget, starting from the pool, and from seeds in round 0. What the search proves raises the bounds.
+    ///
+    /// A schedule whose live bytes fit may not find addresses within the budget. Then less is asked for, until something fits, and after
+    /// that more again, between what could be placed and what could not.
     fn attempt(
         &mut self,
         budget: Bytes,
@@ -315,7 +348,10 @@ impl<'i, 'a> Session<'i, 'a> {
         bounds: &mut Bounds,
     ) -> Option<(Candidate, Placed)> {
         let mut live_budget = budget;
-        for round in first..first + 6 {
+        let mut fit: Option<(Candidate, Placed)> = None;
+        // Live bytes that were too many, and the time that they would have given.
+        let mut failed: Option<(Bytes, Nanos)> = None;
+        for round in first..first + ATTEMPTS {
             self.context.budget = live_budget;
             let mut candidate = self.search(&pool, round, false, bounds.nearest());
             if round == first && bounds.free.extra_time != ANY && !self.is_enough(&candidate) {
@@ -326,33 +362,56 @@ impl<'i, 'a> Session<'i, 'a> {
                 bounds.free = self.sharpen(Order::Free, bounds.free, &candidate);
             }
             if candidate.score.peak > budget {
-                return None;
+                break;
             }
-            let placed = self.place_within(&candidate, budget);
+            let (candidate, placed) = self.place_within(candidate, budget);
             let need = self.need(&placed);
+            let time = placed.replay.time;
+            pool.push(candidate.clone());
+            let alignment = self.index.problem.alignment;
             if need <= budget {
-                return Some((candidate, placed));
+                if fit.as_ref().is_none_or(|f| time < f.1.replay.time) {
+                    fit = Some((candidate, placed));
+                }
+                let Some((too_much, at_best)) = failed else { break };
+                let known = fit.as_ref().map_or(time, |f| f.1.replay.time);
+                let gain = known.saturating_sub(at_best);
+                let step = (too_much - live_budget) / 2;
+                if gain <= self.index.base_time / WORTH || step < alignment.max(budget / 1024) {
+                    break;
+                }
+                live_budget += step;
+                continue;
+            }
+            failed = Some((live_budget, failed.map_or(time, |f| f.1.min(time))));
+            if let Some(fit) = &fit {
+                let low = fit.0.score.peak.min(live_budget);
+                if live_budget - low < alignment.max(budget / 1024) {
+                    break;
+                }
+                live_budget = low + (live_budget - low) / 2;
+                continue;
             }
             // Fragmentation: ask for that much less, and a little more each time.
-            let lost = (need - budget).max(self.index.problem.alignment);
-            live_budget =
-                live_budget.min(candidate.score.peak).saturating_sub(lost + lost / 4 * (round - first));
-            pool.push(candidate);
+            let lost = (need - budget).max(alignment);
+            let peak = pool.last().map_or(live_budget, |c| c.score.peak);
+            live_budget = live_budget.min(peak).saturating_sub(lost + lost / 4 * (round - first));
         }
-        None
+        fit
     }
 
     /// Places a candidate whose live bytes fit.
-    fn place_within(&self, candidate: &Candidate, budget: Bytes) -> Placed {
+    fn place_within(&mut self, candidate: Candidate, budget: Bytes) -> (Candidate, Placed) {
         let problem = self.index.problem;
         let placed = self.place(&candidate.sequence, budget, Limits::quick());
         // A plan that nearly fits is worth more than a search for one with less.
         let over = placed.arena(problem).saturating_sub(budget);
-        let near = over > 0 && over < budget.saturating_sub(problem.resident) / 32;
-        if near && !self.options.live_bytes_only {
-            return self.place(&candidate.sequence, budget, KEEP_ALL);
+        if over == 0 || self.options.live_bytes_only {
+            return (candidate, placed);
         }
-        placed
+        let near = over < budget.saturating_sub(problem.resident) / 32;
+        let placed = if near { self.place(&candidate.sequence, budget, KEEP_ALL) } else { placed };
+        self.compacted((candidate, placed), budget, budget)
     }
 
     fn is_enough(&self, candidate: &Candidate) -> bool {
@@ -403,7 +462,9 @@ impl<'i, 'a> Session<'i, 'a> {
             for start in starts.iter().take(2) {
                 let improved = neighbourhood::improve(&mut self.context, start, 0.5, work, rung);
                 if improved.score.peak <= at {
-                    self.found.push(improved);
+                    let placed = self.place(&improved.sequence, at, Limits::quick());
+                    self.found.push(improved.clone());
+                    self.plans.push((improved, placed));
                 }
             }
         }
@@ -547,9 +608,15 @@ impl<'i, 'a> Session<'i, 'a> {
         cuts
     }
 
-    fn planned(&self, candidate: &Candidate, placed: Placed, work: u64, bounds: Bounds) -> Planned {
+    /// The best plan known for a budget for which one was found.
+    fn planned(&self, budget: Bytes, found: Found) -> Planned {
         let problem = self.index.problem;
         let base_time = self.index.base_time;
+        let all = (&self.keep_all, &self.keep_all_placed);
+        let known = self.known(self.usable(budget)).map(|(c, p)| (c, p));
+        let (candidate, placed) = known.filter(|_| self.need(all.1) > budget).unwrap_or(all);
+        let placed = placed.clone();
+        let Found { bounds, work } = found;
         let extra = placed.replay.time - base_time;
         let stop = match bounds.nearest().extra_time {
             _ if extra == 0 => StopReason::NothingToGain,

@@ -76,9 +76,7 @@ impl Session<'_, '_> {
         }
         let bounds = self.bounds(budget);
         if !bounds.are_infeasible() {
-            if self.keep_all.score.peak > budget {
-                self.plan_rungs(budget);
-            }
+            self.plan_rungs(budget);
             let pool = self.found.iter().chain([&self.keep_all]).cloned().collect();
             if self.attempt(budget, pool, 0, &mut Bounds::any(self.index.base_time)).is_some() {
                 return Ok(());
@@ -211,7 +209,7 @@ impl Session<'_, '_> {
         if candidate.score.peak > budget {
             return plan;
         }
-        let placed = self.place_within(&candidate, budget);
+        let (candidate, placed) = self.place_within(candidate, budget);
         let better = self.need(&placed) <= budget && placed.replay.time < plan.1.replay.time;
         if better { (candidate, placed) } else { plan }
     }
