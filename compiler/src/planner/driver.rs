@@ -43,6 +43,9 @@ const FAR: Nanos = 200;
 const FAR_OF_MANY: Nanos = 500;
 /// Searches for one budget, where what is found cannot be placed.
 const ATTEMPTS: u64 = 6;
+/// A plan of few nodes by more than this part of the base time above the bound is searched for longer, in a round of this number.
+const UNEVEN: Nanos = 333;
+const LONGER: u64 = 1 << 20;
 /// Less than this part of the base time is not worth another one.
 const WORTH: Nanos = 1_000;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
@@ -162,6 +165,8 @@ struct Session<'i, 'a> {
     plans: Vec<(Candidate, Placed)>,
     /// Budgets that have been planned on the way to others.
     rungs: BTreeSet<Bytes>,
+    /// What the last local search on seeds of all kinds began with.
+    starts: Vec<Candidate>,
     /// The plan with the least need, once it has been searched for.
     least: Option<(Candidate, Placed)>,
 }
@@ -204,6 +209,7 @@ impl<'i, 'a> Session<'i, 'a> {
             found: Vec::new(),
             plans: Vec::new(),
             rungs: BTreeSet::new(),
+            starts: Vec::new(),
             least: None,
         };
         // Every fastest implementation: no budget is short.
@@ -354,6 +360,9 @@ impl<'i, 'a> Session<'i, 'a> {
         for round in first..first + ATTEMPTS {
             self.context.budget = live_budget;
             let mut candidate = self.search(&pool, round, false, bounds.nearest());
+            if round == 0 && self.index.given.len() <= LARGE {
+                candidate = self.search_longer(candidate, &mut pool, bounds.nearest());
+            }
             if round == first && bounds.free.extra_time != ANY && !self.is_enough(&candidate) {
                 candidate = self.solve(candidate, bounds.fixed.as_mut().unwrap_or(&mut bounds.free));
                 if let Some(fixed) = &mut bounds.fixed {
@@ -398,6 +407,21 @@ impl<'i, 'a> Session<'i, 'a> {
             live_budget = live_budget.min(peak).saturating_sub(lost + lost / 4 * (round - first));
         }
         fit
+    }
+
+    /// The candidate, or a better one by a longer search from the same starts, where it is far from the bound. Of few nodes few save much,
+    /// and a short search may miss the one set of them that fits.
+    fn search_longer(&mut self, candidate: Candidate, pool: &mut Vec<Candidate>, bound: Bound) -> Candidate {
+        let base = self.index.base_time;
+        let left = candidate.score.time.saturating_sub(base + bound.extra_time);
+        if candidate.score.peak <= self.context.budget && left <= base / UNEVEN {
+            return candidate;
+        }
+        let mut starts = std::mem::take(&mut self.starts);
+        starts.push(candidate.clone());
+        let found = self.search(&starts, LONGER, false, bound);
+        pool.push(candidate.clone());
+        self.context.better(candidate, found)
     }
 
     /// Places a candidate whose live bytes fit.
@@ -514,8 +538,12 @@ impl<'i, 'a> Session<'i, 'a> {
         }
         let mut starts = best_per_strategy(seeds, budget);
         let large = self.index.given.len() > LARGE;
-        starts.truncate(if round == 0 && !large { 4 } else { 2 });
+        starts.truncate(if (round == 0 || round == LONGER) && !large { 4 } else { 2 });
+        if round == 0 {
+            self.starts.clone_from(&starts);
+        }
         let share = match (hopeless || round > 0, large || hopeless) {
+            _ if round == LONGER => self.context.work * 2,
             (false, _) => self.context.work,
             (true, false) => self.context.work / 2,
             (true, true) => self.context.work / 4,
