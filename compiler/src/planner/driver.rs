@@ -1,5 +1,6 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
+mod fit;
 mod least;
 
 pub use least::{ROUNDS, fits, least_budget, plan_least};
@@ -42,6 +43,8 @@ const FAR: Nanos = 200;
 const FAR_OF_MANY: Nanos = 500;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
+/// Above so many nodes, seeds and rungs that take longer than the search makes of them are left out.
+const HUGE: usize = 10_000;
 
 /// Plans a problem within a budget.
 ///
@@ -75,7 +78,7 @@ pub fn plan_many(
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
 fn default_work(nodes: u64) -> u64 {
-    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000).min(20_000) * 16_000
 }
 
 /// What online rematerialization alone makes of a budget: extra time as a fraction of the base time, per heuristic, in the given order;
@@ -145,6 +148,8 @@ struct Session<'i, 'a> {
     keep_all_placed: Placed,
     naive_peak: Bytes,
     found: Vec<Candidate>,
+    /// Of many nodes, what the planner of dynamic programs makes of the budget last searched for.
+    ahead: Option<Candidate>,
     /// The last plan: what fits a smaller budget fits a larger one as it is, addresses included.
     last: Option<(Candidate, Placed)>,
     /// Budgets that have been planned on the way to others.
@@ -186,6 +191,7 @@ impl<'i, 'a> Session<'i, 'a> {
             keep_all_placed: Placed::default(),
             naive_peak: naive_peak(index),
             found: Vec::new(),
+            ahead: None,
             last: None,
             rungs: BTreeSet::new(),
             least: None,
@@ -310,12 +316,32 @@ impl<'i, 'a> Session<'i, 'a> {
     fn attempt(
         &mut self,
         budget: Bytes,
+        pool: Vec<Candidate>,
+        first: u64,
+        bounds: &mut Bounds,
+    ) -> Option<(Candidate, Placed)> {
+        self.ahead = None;
+        let found = self.search_and_place(budget, pool, first, bounds);
+        // Placement can cost more than the search has gained.
+        let known = found.as_ref().map_or(Nanos::MAX, |f| f.1.replay.time);
+        match self.ahead.take().filter(|a| self.index.given.len() > LARGE && a.score.time < known) {
+            Some(ahead) => {
+                self.placed_or_fitted(&ahead, budget).filter(|f| f.1.replay.time < known).or(found)
+            }
+            None => found,
+        }
+    }
+
+    fn search_and_place(
+        &mut self,
+        budget: Bytes,
         mut pool: Vec<Candidate>,
         first: u64,
         bounds: &mut Bounds,
     ) -> Option<(Candidate, Placed)> {
         let mut live_budget = budget;
-        for round in first..first + 6 {
+        let rounds = if self.index.given.len() > HUGE { 3 } else { 6 };
+        for round in first..first + rounds {
             self.context.budget = live_budget;
             let mut candidate = self.search(&pool, round, false, bounds.nearest());
             if round == first && bounds.free.extra_time != ANY && !self.is_enough(&candidate) {
@@ -332,6 +358,11 @@ impl<'i, 'a> Session<'i, 'a> {
             let need = self.need(&placed);
             if need <= budget {
                 return Some((candidate, placed));
+            }
+            if self.index.given.len() > LARGE
+                && let Some(fitted) = self.fitted(&candidate, &placed, budget, 3000 + round)
+            {
+                return Some(fitted);
             }
             // Fragmentation: ask for that much less, and a little more each time.
             let lost = (need - budget).max(self.index.problem.alignment);
@@ -350,7 +381,7 @@ impl<'i, 'a> Session<'i, 'a> {
         let over = placed.arena(problem).saturating_sub(budget);
         let near = over > 0 && over < budget.saturating_sub(problem.resident) / 32;
         if near && !self.options.live_bytes_only {
-            return self.place(&candidate.sequence, budget, KEEP_ALL);
+            return self.place(&candidate.sequence, budget, self.patience(placed.layout.offsets.len()));
         }
         placed
     }
@@ -386,6 +417,9 @@ impl<'i, 'a> Session<'i, 'a> {
         let resident = self.index.problem.resident;
         let step = ((self.keep_all.score.peak - resident) / RUNGS).max(1);
         let below = (budget.saturating_sub(resident) / step).min(RUNGS - 1);
+        if self.index.given.len() > HUGE {
+            return;
+        }
         for rung in below.saturating_sub(1)..=below {
             let at = resident + rung * step;
             if at >= budget || !self.rungs.insert(at) {
@@ -429,17 +463,23 @@ impl<'i, 'a> Session<'i, 'a> {
             seeds.extend(chain::run(&mut self.context));
             self.report("chain", budget, &seeds);
             let mut cuts = self.options.cuts.clone();
-            let few = self.index.given.len() > LARGE;
-            cuts.extend(
-                self.cuts(budget, if few { &[64, 62, 58, 50] } else { &[64, 63, 62, 60, 57, 54, 50, 45] }),
-            );
+            let parts: &[Bytes] = match self.index.given.len() {
+                n if n > HUGE => &[64, 58],
+                n if n > LARGE => &[64, 62, 58, 50],
+                _ => &[64, 63, 62, 60, 57, 54, 50, 45],
+            };
+            cuts.extend(self.cuts(budget, parts));
             seeds.extend(best_cut::run(&mut self.context, &cuts));
             self.report("best cut", budget, &seeds);
-            seeds.extend(dtr_seeds::run(&mut self.context));
+            if self.index.given.len() <= HUGE {
+                seeds.extend(dtr_seeds::run(&mut self.context));
+            }
             self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
-            seeds.extend(foresight::run(&mut self.context));
+            let ahead = foresight::run(&mut self.context);
+            self.ahead = ahead.iter().min_by_key(|c| c.score.key(budget)).cloned();
+            seeds.extend(ahead);
             self.report("foresight", budget, &seeds);
             if self.index.given.len() <= LARGE {
                 seeds.extend(window_repair::run(&mut self.context));
@@ -512,7 +552,11 @@ impl<'i, 'a> Session<'i, 'a> {
         if gap(&found) <= base / FAR {
             return found;
         }
-        let more = if large { share } else { share / 2 };
+        let more = match self.index.given.len() {
+            n if n > HUGE => share / 4,
+            n if n > LARGE => share,
+            _ => share / 2,
+        };
         neighbourhood::improve(&mut self.context, &found, heat / 2.0, more, 2000 + 16 * round)
     }
 
