@@ -3,11 +3,14 @@
 //!
 //! Times are seconds of all cores for one step, the median of three: the first plans, the others take its plan. `root_percent` and
 //! `root_extra` are what checkpoints at every square root of the length would come to: their share of the memory and one more forward pass.
-//! `unrolled_extra` is what the planner of static programs reaches with the same bytes on the same run, unrolled before; runs of more than
-//! [`UNROLLED`] nodes, which it would plan for minutes a row, have none.
+//! `unrolled_extra` is what the planner of static programs reaches with the same bytes on the same run, unrolled before, and
+//! `unrolled_seconds` what that took of one core. Where it has no plan, the column says `infeasible` if that is proved, else
+//! `not found in N s`. A static plan has less to spend: constants and the batch's inputs lie in its arena until they are read last, where
+//! a dynamic program copies them anew from the host, and what does not fit a hole cannot slide.
 //!
-//! `dynamic [MODEL-SUBSTRING] [FACTOR ..]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of springs, 500 of the LSTM, a
-//! tree of 200 nodes).
+//! `dynamic [MODEL-SUBSTRING] [FACTOR ..] [--percent N]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of
+//! springs, 500 of the LSTM, a tree of 200 nodes); one pool only with `--percent`. `bench/results/dynamic.csv` has the rows of 0.05 and 1,
+//! of a release build.
 
 use compiler::{
     cost::{CostModel, DeviceProfile},
@@ -26,9 +29,6 @@ use trace::{Limits, Oracle, Recipe};
 
 /// Pools as shares of what the run takes without a limit, in percent.
 const SHARES: [u64; 12] = [100, 90, 75, 60, 50, 40, 30, 20, 10, 5, 2, 1];
-
-/// Most nodes of a run that is planned unrolled.
-const UNROLLED: usize = 10_000;
 
 struct FromModel<'a>(&'a Weights);
 
@@ -215,8 +215,9 @@ fn unrolled(path: &Path, case: &Case) -> anyhow::Result<(Vec<(ProgramKind, Graph
     Ok((programs(&forward, Some(&chosen), None)?.0, plan.state_bytes))
 }
 
-/// The extra time that the planner reaches within a budget, as text.
+/// The extra time that the planner reaches within a budget, or why it has no plan, and the seconds of one core that it took.
 fn planned_extra(graphs: &[(ProgramKind, Graph)], budget: u64) -> anyhow::Result<String> {
+    let begin = bench::cpu_seconds();
     let planner = planner::Options::default();
     let costs = CostModel::estimated(DeviceProfile::cpu());
     let request = Request {
@@ -227,19 +228,29 @@ fn planned_extra(graphs: &[(ProgramKind, Graph)], budget: u64) -> anyhow::Result
         costs: &costs,
         planner: &planner,
     };
-    match plan_programs(graphs.to_vec(), Budget::Bytes(budget), &request) {
+    let planned = plan_programs(graphs.to_vec(), Budget::Bytes(budget), &request);
+    let seconds = bench::cpu_seconds() - begin;
+    let extra = match planned {
         Ok(c) => {
             let c = &c.plan.programs[0].certificate;
-            Ok(format!("{:.3}", c.time_ns as f64 / c.base_time_ns as f64 - 1.0))
+            format!("{:.3}", c.time_ns as f64 / c.base_time_ns as f64 - 1.0)
         }
-        Err(CompileError::Plan(PlanError::Infeasible(_))) => Ok("infeasible".to_owned()),
-        Err(e) => Err(e.into()),
-    }
+        Err(CompileError::Plan(PlanError::Infeasible(e))) if e.proved => "infeasible".to_owned(),
+        Err(CompileError::Plan(PlanError::Infeasible(_))) => format!("not found in {seconds:.0} s"),
+        Err(e) => return Err(e.into()),
+    };
+    Ok(format!("{extra},{seconds:.1}"))
 }
 
 fn main() -> anyhow::Result<()> {
     let (mut factors, mut wanted): (Vec<f64>, String) = (Vec::new(), String::new());
-    for argument in std::env::args().skip(1) {
+    let mut shares = SHARES.to_vec();
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        if argument == "--percent" {
+            shares = vec![arguments.next().unwrap_or_default().parse()?];
+            continue;
+        }
         match argument.parse() {
             Ok(factor) => factors.push(factor),
             Err(_) => wanted = argument,
@@ -252,7 +263,8 @@ fn main() -> anyhow::Result<()> {
     std::fs::create_dir_all(&dir)?;
     println!(
         "model,nodes,pool_percent,pool_bytes,peak_bytes,evictions,repetitions,estimated_extra,cpu_seconds,seconds_extra,\
-         root_percent,root_extra,unrolled_extra"
+         root_percent,root_extra,unrolled_extra,\
+         unrolled_seconds"
     );
     for case in factors.into_iter().flat_map(cases).filter(|c| c.name.contains(&wanted)) {
         let path = dir.join("model.onnx");
@@ -263,15 +275,12 @@ fn main() -> anyhow::Result<()> {
             200.0 / f64::from(case.length).sqrt(),
             forward.estimated_ns as f64 / free.estimated_ns.max(1) as f64,
         );
-        let graphs = (free.nodes as usize <= UNROLLED).then(|| unrolled(&path, &case)).transpose()?;
+        let (graphs, state) = unrolled(&path, &case)?;
         let row = |percent: f64, pool: u64| -> anyhow::Result<Option<u64>> {
             match step(&path, &case, pool, true)? {
                 Ok((b, seconds, r)) => {
                     anyhow::ensure!(b == bits, "{}: other bits at {percent} %", case.name);
-                    let beside = match &graphs {
-                        Some((graphs, state)) => planned_extra(graphs, state + pool)?,
-                        None => String::new(),
-                    };
+                    let beside = planned_extra(&graphs, state + pool)?;
                     println!(
                         "\"{}\",{},{percent:.0},{pool},{},{},{},{:.3},{seconds:.4},{:.3},{:.1},{:.3},{beside}",
                         case.name,
@@ -292,7 +301,7 @@ fn main() -> anyhow::Result<()> {
                 }
             }
         };
-        for share in SHARES {
+        for &share in &shares {
             if let Some(least) = row(share as f64, plan::align(free.pool.peak * share / 100))? {
                 // The least feasible ends the table.
                 if least > 0 {

@@ -498,7 +498,7 @@ impl<'a> Evaluator<'a> {
 
 /// Workspace and time of the first implementation within `room`, or of the first with the least workspace.
 fn cheaper_scratch(index: &Index<'_>, node: u32, room: Bytes) -> (Bytes, Nanos) {
-    let rounded = |w: Bytes| w.next_multiple_of(index.problem.alignment);
+    let rounded = |w: Bytes| w.next_multiple_of(index.problem.alignment) + index.reserved(node);
     let implementations = &index.problem.nodes[node as usize].implementations;
     let least = implementations.iter().min_by_key(|i| i.workspace);
     let fit = implementations.iter().find(|i| rounded(i.workspace) <= room).or(least);

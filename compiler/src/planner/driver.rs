@@ -1,6 +1,7 @@
 //! From a problem and a budget to a plan: orders, keep-all, seeds, search, offsets.
 
 mod compact;
+mod fit;
 mod least;
 
 pub use least::{ROUNDS, fits, least_budget, plan_least};
@@ -50,6 +51,8 @@ const LONGER: u64 = 1 << 20;
 const WORTH: Nanos = 1_000;
 /// Above so many nodes every change is evaluated incrementally; searches that replay the whole sequence are left out.
 const LARGE: usize = 700;
+/// Above so many nodes, seeds and rungs that take longer than the search makes of them are left out.
+const HUGE: usize = 10_000;
 
 /// Plans a problem within a budget.
 ///
@@ -84,7 +87,7 @@ pub fn plan_many(
 
 /// Executed steps that the search may simulate: what small problems need to settle, and some seconds of it for large ones.
 fn default_work(nodes: u64) -> u64 {
-    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000) * 16_000
+    (nodes * 120_000).clamp(1_000_000, 24_000_000) + nodes.saturating_sub(1_000).min(20_000) * 16_000
 }
 
 /// What online rematerialization alone makes of a budget: extra time as a fraction of the base time, per heuristic, in the given order;
@@ -161,8 +164,11 @@ struct Session<'i, 'a> {
     keep_all_placed: Placed,
     naive_peak: Bytes,
     found: Vec<Candidate>,
-    /// All plans so far, whatever they were made for: what fits one budget fits any other that it needs no more than, as it is, addresses included.
+    /// All plans so far, whatever they were made for: what fits one budget fits any other that it needs no more than, as it is, addresses
+    /// included.
     plans: Vec<(Candidate, Placed)>,
+    /// Of many nodes, what the planner of dynamic programs makes of the budget last searched for.
+    ahead: Option<Candidate>,
     /// Budgets that have been planned on the way to others.
     rungs: BTreeSet<Bytes>,
     /// What the last local search on seeds of all kinds began with.
@@ -208,6 +214,7 @@ impl<'i, 'a> Session<'i, 'a> {
             naive_peak: naive_peak(index),
             found: Vec::new(),
             plans: Vec::new(),
+            ahead: None,
             rungs: BTreeSet::new(),
             starts: Vec::new(),
             least: None,
@@ -349,6 +356,25 @@ impl<'i, 'a> Session<'i, 'a> {
     fn attempt(
         &mut self,
         budget: Bytes,
+        pool: Vec<Candidate>,
+        first: u64,
+        bounds: &mut Bounds,
+    ) -> Option<(Candidate, Placed)> {
+        self.ahead = None;
+        let found = self.search_and_place(budget, pool, first, bounds);
+        // Placement can cost more than the search has gained.
+        let known = found.as_ref().map_or(Nanos::MAX, |f| f.1.replay.time);
+        match self.ahead.take().filter(|a| self.index.given.len() > LARGE && a.score.time < known) {
+            Some(ahead) => {
+                self.placed_or_fitted(&ahead, budget).filter(|f| f.1.replay.time < known).or(found)
+            }
+            None => found,
+        }
+    }
+
+    fn search_and_place(
+        &mut self,
+        budget: Bytes,
         mut pool: Vec<Candidate>,
         first: u64,
         bounds: &mut Bounds,
@@ -357,7 +383,8 @@ impl<'i, 'a> Session<'i, 'a> {
         let mut fit: Option<(Candidate, Placed)> = None;
         // Live bytes that were too many, and the time that they would have given.
         let mut failed: Option<(Bytes, Nanos)> = None;
-        for round in first..first + ATTEMPTS {
+        let rounds = if self.index.given.len() > HUGE { ATTEMPTS / 2 } else { ATTEMPTS };
+        for round in first..first + rounds {
             self.context.budget = live_budget;
             let mut candidate = self.search(&pool, round, false, bounds.nearest());
             if round == 0 && self.index.given.len() <= LARGE {
@@ -382,7 +409,9 @@ impl<'i, 'a> Session<'i, 'a> {
                 if fit.as_ref().is_none_or(|f| time < f.1.replay.time) {
                     fit = Some((candidate, placed));
                 }
-                let Some((too_much, at_best)) = failed else { break };
+                let Some((too_much, at_best)) = failed.filter(|_| self.index.given.len() <= LARGE) else {
+                    break;
+                };
                 let known = fit.as_ref().map_or(time, |f| f.1.replay.time);
                 let gain = known.saturating_sub(at_best);
                 let step = (too_much - live_budget) / 2;
@@ -400,6 +429,11 @@ impl<'i, 'a> Session<'i, 'a> {
                 }
                 live_budget = low + (live_budget - low) / 2;
                 continue;
+            }
+            if self.index.given.len() > LARGE
+                && let Some(fitted) = self.fitted(&candidate, &placed, budget, 3000 + round)
+            {
+                return Some(fitted);
             }
             // Fragmentation: ask for that much less, and a little more each time.
             let lost = (need - budget).max(alignment);
@@ -434,7 +468,8 @@ impl<'i, 'a> Session<'i, 'a> {
             return (candidate, placed);
         }
         let near = over < budget.saturating_sub(problem.resident) / 32;
-        let placed = if near { self.place(&candidate.sequence, budget, KEEP_ALL) } else { placed };
+        let patience = self.patience(placed.layout.offsets.len());
+        let placed = if near { self.place(&candidate.sequence, budget, patience) } else { placed };
         self.compacted((candidate, placed), budget, budget)
     }
 
@@ -469,6 +504,9 @@ impl<'i, 'a> Session<'i, 'a> {
         let resident = self.index.problem.resident;
         let step = ((self.keep_all.score.peak - resident) / RUNGS).max(1);
         let below = (budget.saturating_sub(resident) / step).min(RUNGS - 1);
+        if self.index.given.len() > HUGE {
+            return;
+        }
         for rung in below.saturating_sub(1)..=below {
             let at = resident + rung * step;
             if at >= budget || !self.rungs.insert(at) {
@@ -514,17 +552,23 @@ impl<'i, 'a> Session<'i, 'a> {
             seeds.extend(chain::run(&mut self.context));
             self.report("chain", budget, &seeds);
             let mut cuts = self.options.cuts.clone();
-            let few = self.index.given.len() > LARGE;
-            cuts.extend(
-                self.cuts(budget, if few { &[64, 62, 58, 50] } else { &[64, 63, 62, 60, 57, 54, 50, 45] }),
-            );
+            let parts: &[Bytes] = match self.index.given.len() {
+                n if n > HUGE => &[64, 58],
+                n if n > LARGE => &[64, 62, 58, 50],
+                _ => &[64, 63, 62, 60, 57, 54, 50, 45],
+            };
+            cuts.extend(self.cuts(budget, parts));
             seeds.extend(best_cut::run(&mut self.context, &cuts));
             self.report("best cut", budget, &seeds);
-            seeds.extend(dtr_seeds::run(&mut self.context));
+            if self.index.given.len() <= HUGE {
+                seeds.extend(dtr_seeds::run(&mut self.context));
+            }
             self.report("dtr", budget, &seeds);
             seeds.extend(hindsight::run(&mut self.context));
             self.report("hindsight", budget, &seeds);
-            seeds.extend(foresight::run(&mut self.context));
+            let ahead = foresight::run(&mut self.context);
+            self.ahead = ahead.iter().min_by_key(|c| c.score.key(budget)).cloned();
+            seeds.extend(ahead);
             self.report("foresight", budget, &seeds);
             if self.index.given.len() <= LARGE {
                 seeds.extend(window_repair::run(&mut self.context));
@@ -601,7 +645,11 @@ impl<'i, 'a> Session<'i, 'a> {
         if gap(&found) <= base / FAR {
             return found;
         }
-        let more = if large { share } else { share / 2 };
+        let more = match self.index.given.len() {
+            n if n > HUGE => share / 4,
+            n if n > LARGE => share,
+            _ => share / 2,
+        };
         neighbourhood::improve(&mut self.context, &found, heat / 2.0, more, 2000 + 16 * round)
     }
 

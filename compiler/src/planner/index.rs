@@ -42,6 +42,7 @@ impl Rows {
 }
 
 /// The indexed problem.
+#[derive(Clone)]
 pub(crate) struct Index<'a> {
     pub(crate) problem: &'a Problem,
     /// Needed nodes in the given order.
@@ -68,9 +69,11 @@ pub(crate) struct Index<'a> {
     pub(crate) value_view: Vec<u32>,
     pub(crate) producer: Vec<u32>,
     pub(crate) once: Vec<bool>,
-    /// Fastest time and its workspace, rounded.
+    /// Fastest time and its workspace, rounded; with what is left free for placement while the node runs.
     pub(crate) time: Vec<Nanos>,
     pub(crate) workspace: Vec<Bytes>,
+    /// The latter alone; empty if it is nowhere anything.
+    reserve: Vec<Bytes>,
     /// Nodes with more than one implementation.
     pub(crate) choice: Vec<bool>,
     /// Per node: pairs (output value, input value) that may share and have equal sizes.
@@ -208,6 +211,7 @@ impl<'a> Index<'a> {
                 .iter()
                 .map(|n| first(n).workspace.next_multiple_of(problem.alignment))
                 .collect(),
+            reserve: Vec::new(),
             choice: problem.nodes.iter().map(|n| n.implementations.len() > 1).collect(),
             overwrites: Rows::new(overwrites),
             reads_state: Rows::new(reads_state),
@@ -220,6 +224,22 @@ impl<'a> Index<'a> {
             given,
         };
         if this.is_order(&this.given) { Ok(this) } else { Err(ProblemError::CommitOrder) }
+    }
+
+    /// The same problem with so many bytes left free while each node runs.
+    pub(crate) fn with_reserve(&self, reserve: Vec<Bytes>) -> Self {
+        let mut this = self.clone();
+        this.workspace = (0..self.nodes() as u32)
+            .map(|n| self.workspace[n as usize] - self.reserved(n) + reserve[n as usize])
+            .collect();
+        this.reserve = reserve;
+        this
+    }
+
+    /// Bytes left free while a node runs.
+    #[inline]
+    pub(crate) fn reserved(&self, node: u32) -> Bytes {
+        self.reserve.get(node as usize).copied().unwrap_or(0)
     }
 
     /// Number of nodes, needed or not.

@@ -5,6 +5,9 @@
 use super::index::{Index, NONE};
 use super::problem::Bytes;
 
+/// Readers of a group with more are looked at when its last uses come: what every round of a loop reads would make this quadratic.
+const MANY_READERS: usize = 64;
+
 /// Candidate orders with their names, the given one first.
 pub(crate) fn candidates(index: &Index<'_>) -> Vec<(&'static str, Vec<u32>)> {
     let mut orders = vec![("given", index.given.clone())];
@@ -119,6 +122,10 @@ pub(crate) fn early_release(index: &Index<'_>, base: &[u32]) -> Vec<u32> {
         while let Some(ran) = recent.pop() {
             let mut near: Vec<u32> = index.successors.row(ran).to_vec();
             for &group in index.input_groups.row(ran) {
+                // Of what has uses left beyond these no reader frees anything yet.
+                if index.group_edges.row(group).len() > MANY_READERS && tracker.left[group as usize] > 2 {
+                    continue;
+                }
                 near.extend(index.group_edges.row(group).iter().map(|&e| index.edge_node[e as usize]));
             }
             near.retain(|&n| (n as usize) < index.nodes());

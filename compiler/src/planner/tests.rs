@@ -1,6 +1,7 @@
 //! Properties that hold on every problem, and small problems with known answers.
 
 mod foresight;
+mod long;
 
 use super::decode::{Evaluator, Genome};
 use super::driver::{fits, plan, plan_least, plan_many, working_set_bound};

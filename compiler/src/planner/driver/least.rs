@@ -9,7 +9,7 @@ use super::super::offsets::Limits;
 use super::super::outcome::{Infeasible, Options, PlanError, Planned};
 use super::super::problem::{Bytes, Problem};
 use super::super::strategies::{Candidate, best_cut, foresight, hindsight, square_root, window_repair};
-use super::{Bounds, Index, KEEP_ALL, LARGE, Placed, Session, working_set_bound};
+use super::{Bounds, HUGE, Index, KEEP_ALL, LARGE, Placed, Session, working_set_bound};
 
 /// Budgets tried between what is proved and the best plan so far.
 pub const ROUNDS: u32 = 6;
@@ -113,7 +113,8 @@ impl Session<'_, '_> {
         if self.need(&best.1) <= enough.max(low) || enough > 0 && low > enough {
             return best;
         }
-        let rounds = u64::from(self.options.rounds.unwrap_or(ROUNDS));
+        let huge = self.index.given.len() > HUGE;
+        let rounds = if huge { 0 } else { u64::from(self.options.rounds.unwrap_or(ROUNDS)) };
         let work = self.context.work;
         if self.index.given.len() > LARGE {
             self.context.work /= 2;
@@ -158,7 +159,8 @@ impl Session<'_, '_> {
         let any = if round == 0 { Bounds::none(base) } else { Bounds::any(base) }.free;
         let mut live_target = target;
         let mut best: Option<(Candidate, Placed)> = None;
-        for again in 0..3 {
+        let tries = if self.index.given.len() > HUGE { 1 } else { 3 };
+        for again in 0..tries {
             self.context.budget = live_target;
             let mut starts = pool.clone();
             if again == 0 && round > 0 {

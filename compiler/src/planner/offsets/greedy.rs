@@ -76,9 +76,9 @@ const ALWAYS: usize = 2;
 /// The best of the greedy placements; stops at `target`.
 pub(super) fn portfolio(buffers: &[Buffer], target: Bytes, work: u64) -> Placed {
     let live: Vec<u32> = (0..buffers.len() as u32).filter(|&i| buffers[i as usize].is_live()).collect();
-    let contention = contention(buffers, &live);
     let mut best: Option<Placed> = None;
     let mut steps = 0;
+    let contention = contention(buffers, &live);
     'all: for (k, order) in ORDERS.into_iter().enumerate() {
         let order = sorted(buffers, &live, &contention, order);
         for fit in [Fit::First, Fit::Best] {

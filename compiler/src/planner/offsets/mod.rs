@@ -2,13 +2,14 @@
 //!
 //! A schedule fixes which storages live when; this module finds an address for each so that no two that live together overlap and the
 //! highest used byte is as low as possible. Finding the least height is NP-hard, so the answer comes in three stages, each entered only
-//! while there is a gap to close: greedy placements in many orders ([`greedy`]), repair of the best order, and branch and bound over
+//! while there is a gap to close: greedy placements in many orders ([`greedy`]; of many buffers in the order of time first, [`sweep`]), repair of the best order, and branch and bound over
 //! canonical placements ([`search`]). Every answer carries the most bytes that are ever live, which no placement can go below.
 
 pub mod check;
 pub mod csv;
 mod greedy;
 mod search;
+mod sweep;
 
 #[cfg(test)]
 mod tests;
@@ -108,11 +109,24 @@ pub fn place(buffers: &[Buffer], capacity: Option<Bytes>, limits: Limits) -> Pla
     let lower_bound = live_max(buffers);
     let target = capacity.unwrap_or(lower_bound).max(lower_bound);
     let infeasible = capacity.is_some_and(|c| c < lower_bound);
-    let mut best = greedy::portfolio(buffers, target, limits.greedy);
+    let swept = sweep::best(buffers, target);
+    let done = swept.as_ref().is_some_and(|s| s.1 <= target) || buffers.len() > sweep::MANY;
     let mut proved = false;
-    if best.height > target && !infeasible {
-        greedy::repair(buffers, &mut best, target, limits.repair);
-    }
+    let mut best = match swept {
+        Some((offsets, _)) if done => greedy::Placed::new(buffers, offsets, Vec::new()),
+        swept => {
+            let mut best = greedy::portfolio(buffers, target, limits.greedy);
+            if best.height > target && !infeasible {
+                greedy::repair(buffers, &mut best, target, limits.repair);
+            }
+            match swept {
+                Some((offsets, height)) if height < best.height => {
+                    greedy::Placed::new(buffers, offsets, best.order)
+                }
+                _ => best,
+            }
+        }
+    };
     if best.height > target && !infeasible && limits.search > 0 {
         proved = improve(buffers, &mut best, target, capacity.is_some(), limits.search);
     }

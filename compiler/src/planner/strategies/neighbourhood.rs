@@ -15,6 +15,10 @@ const STAGES: u64 = 48;
 const COOLING: f64 = 0.9;
 /// A burst of recomputation may be this long.
 const BURST: usize = 64;
+/// With more nodes a start over the budget is brought down first, with this part of the work and so many failures in a row.
+const MANY_NODES: usize = 700;
+const DESCENT: u64 = 4;
+const FAILURES: u32 = 32;
 /// Of the groups over a moment, so many are priced before one is dropped.
 const PRICED: usize = 4;
 
@@ -47,6 +51,9 @@ pub(crate) fn improve(
     search.fit_variants();
     search.timeline.commit();
     search.settle();
+    if index.given.len() > MANY_NODES {
+        search.descend(work / DESCENT);
+    }
     let mut stage = 0;
     while search.timeline.work < work {
         let now = search.timeline.work.saturating_mul(STAGES) / work.max(1);
@@ -177,6 +184,41 @@ impl<'i, 'a> Search<'i, 'a> {
             self.timeline.set_variant(slot, variant);
         }
         variant != before
+    }
+
+    /// Drops at the peak, whatever it costs, until nothing is over the budget. Where many moments are equally far over it, as in a
+    /// loop written out, no single move lowers the peak, so that a search that takes what is cheaper would not begin.
+    fn descend(&mut self, work: u64) {
+        let end = self.timeline.work + work;
+        let mut failures = 0;
+        while self.over() > 0 && failures < FAILURES && self.timeline.work < end {
+            self.timeline.work += 1;
+            let (slot, before) = (self.timeline.peak_slot(), self.timeline.peak());
+            let over = self.over();
+            let fitted = self.fit_variant_over(slot);
+            match if fitted { Ok(()) } else { self.drop_over(slot, over) } {
+                Ok(()) if self.timeline.peak() <= before && self.timeline.live_at(slot) < before => {
+                    failures = 0;
+                    self.timeline.commit();
+                }
+                Err(Failure::Full(full)) => {
+                    self.timeline.undo(0);
+                    self.timeline.make_room(full);
+                }
+                Ok(()) | Err(Failure::Hopeless) => {
+                    failures += 1;
+                    self.timeline.undo(0);
+                }
+            }
+        }
+        self.settle();
+        self.save();
+    }
+
+    /// [`Search::fit_variant`] where a node at a slot has a choice.
+    fn fit_variant_over(&mut self, slot: u32) -> bool {
+        let node = self.timeline.node_at(slot);
+        node != NONE && self.index().choice[node as usize] && self.fit_variant(slot)
     }
 
     fn step(&mut self) {
@@ -312,8 +354,7 @@ impl<'i, 'a> Search<'i, 'a> {
                 return Err(Failure::Hopeless);
             }
             let slot = self.timeline.peak_slot();
-            let node = self.timeline.node_at(slot);
-            if node != NONE && self.index().choice[node as usize] && self.fit_variant(slot) {
+            if self.fit_variant_over(slot) {
                 continue;
             }
             let over = self.over();
@@ -335,7 +376,8 @@ impl<'i, 'a> Search<'i, 'a> {
     /// Of some groups live over a slot, the one that frees most for its price is made again behind it.
     fn drop_over(&mut self, slot: u32, wanted: Bytes) -> Result<(), Failure> {
         let mut live = std::mem::take(&mut self.live);
-        self.timeline.live_over(slot, &mut live);
+        let random = &mut self.random;
+        self.timeline.some_live_over(slot, PRICED, |n| random.below(n), &mut live);
         let mut best: Option<(f64, u32, Vec<u32>)> = None;
         for _ in 0..PRICED.min(live.len()) {
             let at = self.random.below(live.len());
@@ -368,11 +410,16 @@ impl<'i, 'a> Search<'i, 'a> {
     /// What must run, and before which slot, so that a group that is live over a slot need not be.
     fn burst(&mut self, group: u32, slot: u32) -> Option<(u32, Vec<u32>)> {
         let index = self.index();
-        let life = self.timeline.lives(group).iter().copied().find(|l| l.start < slot && l.last > slot)?;
+        let life = self.timeline.life_over(group, slot)?;
         // The members read behind the slot from this instance, and the first of these reads.
         let mut first = self.timeline.end();
         let mut wanted: Vec<u32> = Vec::new();
-        for &value in index.members.row(group) {
+        if let Some(read) = self.timeline.first_read(group, slot, life.last) {
+            first = read.unwrap_or(first);
+            wanted.push(index.group_root[group as usize]);
+        }
+        let listed = if wanted.is_empty() { index.members.row(group) } else { &[] };
+        for &value in listed {
             let mut read = false;
             for &edge in index.group_edges.row(group) {
                 let reader = index.edge_node[edge as usize];

@@ -8,6 +8,9 @@ use super::super::index::{Index, NONE};
 use super::super::problem::Bytes;
 use super::{Candidate, Context, take_better};
 
+/// Numbers of checkpoints tried up to twice the square root; each decodes the whole sequence.
+const MOST: usize = 200;
+
 /// The best number of checkpoints for each of the first orders.
 pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
     let mut out = Vec::new();
@@ -20,7 +23,11 @@ pub(crate) fn run(context: &mut Context<'_, '_>) -> Vec<Candidate> {
         let mut best = None;
         let most = (2.0 * f64::from(turn + 1).sqrt()) as usize + 2;
         let mut last = Vec::new();
-        for count in (0..most).chain((1..6).map(|i| most << i)).filter(|&c| c <= turn as usize) {
+        for count in (0..most)
+            .step_by(most.div_ceil(MOST))
+            .chain((1..6).map(|i| most << i))
+            .filter(|&c| c <= turn as usize)
+        {
             let places = crossing.checkpoints(count);
             if places == last && count > 0 {
                 continue;
@@ -81,8 +88,11 @@ impl Crossing {
 
     fn genome(&self, index: &Index<'_>, keep: &Genome, checkpoints: &[u32]) -> Genome {
         let mut genome = keep.clone();
+        let mut checkpoints = checkpoints.to_vec();
+        checkpoints.sort_unstable();
         for &(group, edge, made, near) in &self.groups {
-            let kept = checkpoints.iter().any(|&c| made <= c && c < near);
+            let next = checkpoints.partition_point(|&c| c < made);
+            let kept = checkpoints.get(next).is_some_and(|&c| c < near);
             if !kept && index.group_bytes[group as usize] > 0 {
                 genome.arrive[edge as usize] = arrive::HOLD;
             }

@@ -7,7 +7,7 @@ use super::super::strategies::{Context, best_cut, dtr_seeds, foresight, keep_all
 use super::{Build, context, plan, quick};
 
 /// Rounds of two gated recurrent layers, with gradients that are summed up over the rounds, and commits of both layers' weights.
-fn recurrent(rounds: usize) -> Problem {
+pub(super) fn recurrent(rounds: usize) -> Problem {
     let mut build = Build::new();
     let weights: Vec<u32> = (0..2).map(|_| build.parameter(64)).collect();
     let inputs: Vec<u32> = (0..rounds).map(|_| build.staged(2)).collect();
@@ -45,7 +45,7 @@ fn recurrent(rounds: usize) -> Problem {
     build.0
 }
 
-fn at_share(problem: &Problem, index: &Index<'_>, percent: Bytes) -> (Bytes, Bytes) {
+pub(super) fn at_share(problem: &Problem, index: &Index<'_>, percent: Bytes) -> (Bytes, Bytes) {
     let peak = keep_all::run(&mut context(index, Bytes::MAX)).score.peak;
     (peak, problem.resident + (peak - problem.resident) * percent / 100)
 }

@@ -1,8 +1,16 @@
 //! Lifetimes of a group's instances, from the slots of its makers and readers; and what overwriting saves.
 
+use std::ops::Bound::{Excluded, Included};
+
 use super::super::index::NONE;
 use super::super::problem::Bytes;
 use super::Timeline;
+
+/// Executed steps that bringing a group with many readers up to date is worth.
+const LOOK_UP: u64 = 16;
+/// With more groups than these, what is live over a slot is drawn, not listed; so many draws for one that is wanted.
+const MANY_GROUPS: usize = 2048;
+const DRAWS: usize = 32;
 
 /// An instance's life: from the slot that makes it to the slot that reads it last (the end, if it is kept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,29 +20,72 @@ pub(crate) struct Life {
 }
 
 impl Timeline<'_, '_> {
-    /// The lives of a group's instances, in order.
-    pub(crate) fn lives(&self, group: u32) -> &[Life] {
-        &self.lives[group as usize]
+    /// The life of a group that began at a slot.
+    fn life_from(&self, group: u32, start: Option<u32>) -> Option<Life> {
+        let lives = &self.lives[group as usize];
+        let start = start?;
+        let at = lives.partition_point(|l| l.start < start);
+        lives.get(at).copied().filter(|l| l.start == start)
     }
 
-    /// Groups with bytes that are live at a slot, made before it and used after it, and not read there; pinned ones left out.
+    /// The life of a group over a slot: made before it and used after it.
+    pub(crate) fn life_over(&self, group: u32, slot: u32) -> Option<Life> {
+        let lives = &self.lives[group as usize];
+        let at = lives.partition_point(|l| l.start < slot).checked_sub(1)?;
+        lives.get(at).copied().filter(|l| l.last > slot)
+    }
+
+    /// Whether a group with bytes is live at a slot, made before it and used after it, and not read there; pinned ones left out.
+    fn is_over(&self, group: u32, slot: u32) -> bool {
+        let index = self.index;
+        let (start, last) = self.spans[group as usize];
+        let node = self.node_at(slot);
+        start < slot
+            && last > slot
+            && index.group_bytes[group as usize] > 0
+            && !index.pinned[group as usize]
+            && self.life_over(group, slot).is_some()
+            && (node == NONE || !index.input_groups.row(node).contains(&group))
+    }
+
+    /// The groups that are live over a slot without being used there.
     pub(crate) fn live_over(&mut self, slot: u32, out: &mut Vec<u32>) {
         out.clear();
-        let index = self.index;
-        self.work += index.groups() as u64 / 16;
-        let node = self.node_at(slot);
-        for group in 0..index.groups() as u32 {
-            let (start, last) = self.spans[group as usize];
-            if start < slot
-                && last > slot
-                && index.group_bytes[group as usize] > 0
-                && !index.pinned[group as usize]
-                && self.lives[group as usize].iter().any(|l| l.start < slot && l.last > slot)
-                && (node == NONE || !index.input_groups.row(node).contains(&group))
-            {
-                out.push(group);
+        self.work += self.index.groups() as u64 / 16;
+        out.extend((0..self.index.groups() as u32).filter(|&g| self.is_over(g, slot)));
+    }
+
+    /// Some of the groups that are live over a slot: all of them, or, where there are many groups, up to `wanted` of them at random.
+    pub(crate) fn some_live_over(
+        &mut self,
+        slot: u32,
+        wanted: usize,
+        mut random: impl FnMut(usize) -> usize,
+        out: &mut Vec<u32>,
+    ) {
+        let groups = self.index.groups();
+        if groups > MANY_GROUPS {
+            out.clear();
+            for draw in 0..DRAWS * wanted {
+                let group = random(groups) as u32;
+                if self.is_over(group, slot) && !out.contains(&group) {
+                    out.push(group);
+                }
+                if out.len() == wanted || (draw + 1 == DRAWS * wanted && !out.is_empty()) {
+                    self.work += draw as u64 / 16;
+                    return;
+                }
             }
         }
+        self.live_over(slot, out);
+    }
+
+    /// The first slot behind `from`, and up to `to`, that reads a group; none where reads are not noted, or not value by value.
+    pub(crate) fn first_read(&self, group: u32, from: u32, to: u32) -> Option<Option<u32>> {
+        let alone = self.index.members.row(group).len() == 1;
+        let reads = self.reads[group as usize].as_ref().filter(|_| alone)?;
+        let mut between = reads.range((Excluded(from), Included(to.max(from))));
+        Some(if to > from { between.next().copied() } else { None })
     }
 
     /// The slot at which the instance of a value that a read before `slot` would see was made: its storage's, if it is a view.
@@ -58,7 +109,7 @@ impl Timeline<'_, '_> {
     pub(crate) fn is_live(&self, value: u32, slot: u32) -> bool {
         let group = self.index.value_group[value as usize];
         let start = self.instance(value, slot);
-        group == NONE || self.lives[group as usize].iter().any(|l| Some(l.start) == start && l.last >= slot)
+        group == NONE || self.life_from(group, start).is_some_and(|l| l.last >= slot)
     }
 
     /// Whether nothing reads what the execution at a slot makes.
@@ -74,6 +125,9 @@ impl Timeline<'_, '_> {
                 return false;
             }
             let alone = index.members.row(group).len() == 1;
+            if let Some(read) = self.first_read(group, slot, next) {
+                return read.is_none() && (next != NONE || !self.is_kept(group));
+            }
             index.group_edges.row(group).iter().all(|&edge| {
                 let reader = index.edge_node[edge as usize];
                 if reader as usize > index.nodes() {
@@ -91,7 +145,8 @@ impl Timeline<'_, '_> {
     /// Computes a group's lives into `fresh`.
     pub(super) fn live_again(&mut self, group: u32) {
         self.fresh.clear();
-        if self.index.members.row(group).len() > 1 {
+        let noted = self.reads[group as usize].is_some();
+        if self.index.members.row(group).len() > 1 && !noted {
             return self.live_again_with_views(group);
         }
         let index = self.index;
@@ -101,6 +156,23 @@ impl Timeline<'_, '_> {
             self.fresh.push(Life { start: 0, last: 0 });
         } else {
             self.fresh.extend(self.runs[maker as usize].iter().map(|&s| Life { start: s, last: s }));
+        }
+        if let Some(reads) = &self.reads[group as usize] {
+            let mut next = end;
+            for life in self.fresh.iter_mut().rev() {
+                if next > life.start {
+                    let read = reads.range((Excluded(life.start), Included(next))).next_back();
+                    life.last = read.copied().unwrap_or(life.last);
+                }
+                next = life.start;
+            }
+            if self.is_kept(group)
+                && let Some(life) = self.fresh.last_mut()
+            {
+                life.last = end;
+            }
+            self.fresh.retain(|l| l.last > 0);
+            return;
         }
         for &edge in index.group_edges.row(group) {
             let reader = index.edge_node[edge as usize] as usize;
@@ -172,6 +244,14 @@ impl Timeline<'_, '_> {
         self.fresh.retain(|l| l.last > 0);
     }
 
+    /// Whether a group is live at the end.
+    fn is_kept(&self, group: u32) -> bool {
+        // The edge that stands for the end is the last but one.
+        let edges = self.index.group_edges.row(group);
+        let end = self.index.nodes() as u32;
+        edges.len() > 1 && self.index.edge_node[edges[edges.len() - 2] as usize] == end
+    }
+
     pub(super) fn note_span(&mut self, group: u32) {
         let lives = &self.lives[group as usize];
         let last = lives.iter().map(|l| l.last).max().unwrap_or(0);
@@ -181,7 +261,8 @@ impl Timeline<'_, '_> {
     /// Brings a group's lives and the live bytes up to date.
     pub(super) fn refresh(&mut self, group: u32) {
         self.live_again(group);
-        self.work += self.index.group_edges.row(group).len() as u64;
+        let many = self.reads[group as usize].is_some();
+        self.work += if many { LOOK_UP } else { self.index.group_edges.row(group).len() as u64 };
         let old = std::mem::take(&mut self.lives[group as usize]);
         let fresh = std::mem::take(&mut self.fresh);
         let bytes = self.index.group_bytes[group as usize] as i64;
@@ -250,7 +331,7 @@ impl Timeline<'_, '_> {
         for pair in pairs.chunks_exact(2) {
             let (made, read) = (pair[0], index.value_group[pair[1] as usize]);
             let start = self.instance(pair[1], slot);
-            let last = self.lives[read as usize].iter().find(|l| Some(l.start) == start).map(|l| l.last);
+            let last = self.life_from(read, start).map(|l| l.last);
             let same =
                 |v: &&u32| index.value_group[**v as usize] == read && self.instance(**v, slot) == start;
             if last == Some(slot)

@@ -7,7 +7,10 @@
 //! evaluator takes the fastest that fits. A test holds the two together.
 
 mod lives;
+mod room;
 mod tree;
+
+use std::collections::BTreeSet;
 
 use super::index::{Index, NONE};
 use super::problem::{Bytes, Nanos};
@@ -16,6 +19,8 @@ use tree::MaxTree;
 
 /// Slots per execution in a fresh layout.
 const GAP: usize = 8;
+/// Of a group with more readers the slots that read it are in a set: what every round of a loop reads would be gone through at each change.
+const MANY_READERS: usize = 64;
 
 /// A change that can be taken back.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,8 @@ pub(crate) struct Timeline<'i, 'a> {
     lives: Vec<Vec<Life>>,
     /// First start and last end of each group's lives.
     spans: Vec<(u32, u32)>,
+    /// Slots that read a group with many readers; none for other groups, and those with views that may be made again.
+    reads: Vec<Option<BTreeSet<u32>>>,
     /// Nodes that run more than once, and where each stands in that list.
     repeated: Vec<u32>,
     repeated_at: Vec<u32>,
@@ -72,6 +79,13 @@ impl<'i, 'a> Timeline<'i, 'a> {
             runs: vec![Vec::new(); index.nodes()],
             lives: vec![Vec::new(); index.groups()],
             spans: vec![(NONE, 0); index.groups()],
+            reads: (0..index.groups() as u32)
+                .map(|g| {
+                    let many = index.group_edges.row(g).len() > MANY_READERS;
+                    let views = index.members.row(g).len() > 1;
+                    (many && (!views || index.pinned[g as usize])).then(BTreeSet::new)
+                })
+                .collect(),
             repeated: Vec::new(),
             repeated_at: vec![NONE; index.nodes()],
             tree: MaxTree::default(),
@@ -103,23 +117,6 @@ impl<'i, 'a> Timeline<'i, 'a> {
         slots
     }
 
-    /// Spreads the executions again, with room for `count` more before a slot. Slots change; the journal must be empty.
-    pub(crate) fn make_room(&mut self, full: Full) {
-        debug_assert!(self.journal.is_empty());
-        let mut at = NONE;
-        let mut steps = Vec::new();
-        for (slot, &node) in self.slots.iter().enumerate() {
-            if slot as u32 == full.before {
-                at = steps.len() as u32;
-            }
-            if node != NONE {
-                steps.push((node, self.variants[slot]));
-            }
-        }
-        let at = at.min(steps.len() as u32);
-        self.lay_out(&steps, at, 2 * full.count + 32);
-    }
-
     fn lay_out(&mut self, steps: &[(u32, u32)], wide: u32, room: usize) {
         let size = (GAP * (steps.len() + 2) + room).next_power_of_two();
         self.work += 2 * size as u64 / GAP as u64;
@@ -135,6 +132,7 @@ impl<'i, 'a> Timeline<'i, 'a> {
         self.repeated.clear();
         self.repeated_at.fill(NONE);
         self.time = 0;
+        self.reads.iter_mut().flatten().for_each(BTreeSet::clear);
         let mut slot = 0;
         for (step, &(node, variant)) in steps.iter().enumerate() {
             slot += GAP + if step as u32 == wide { room } else { 0 };
@@ -143,6 +141,7 @@ impl<'i, 'a> Timeline<'i, 'a> {
             self.occupied[slot / 64] |= 1 << (slot % 64);
             self.runs[node as usize].push(slot as u32);
             self.note_runs(node);
+            self.note_read(node, slot as u32, true);
             self.time += self.implementation(node, variant).1;
         }
         let mut change = vec![0i64; size + 1];
@@ -177,7 +176,8 @@ impl<'i, 'a> Timeline<'i, 'a> {
         }
         let problem = self.index.problem;
         let found = problem.nodes[node as usize].implementations[variant as usize];
-        (found.workspace.next_multiple_of(problem.alignment), found.time)
+        let scratch = found.workspace.next_multiple_of(problem.alignment);
+        (scratch + self.index.reserved(node), found.time)
     }
 
     /// Most bytes live at one step.
@@ -257,6 +257,19 @@ impl<'i, 'a> Timeline<'i, 'a> {
         }
     }
 
+    /// A node that reads groups with many readers comes to a slot or leaves it.
+    fn note_read(&mut self, node: u32, slot: u32, comes: bool) {
+        for &group in self.index.input_groups.row(node) {
+            if let Some(reads) = &mut self.reads[group as usize] {
+                if comes {
+                    reads.insert(slot);
+                } else {
+                    reads.remove(&slot);
+                }
+            }
+        }
+    }
+
     /// Inserts executions before a slot, in this order.
     pub(crate) fn insert(&mut self, nodes: &[u32], before: u32) -> Result<(), Full> {
         let from = self.before(before).map_or(0, |s| s + 1).max(1);
@@ -332,6 +345,7 @@ impl<'i, 'a> Timeline<'i, 'a> {
         let at = runs.partition_point(|&s| s < slot);
         runs.insert(at, slot);
         self.note_runs(node);
+        self.note_read(node, slot, true);
         let (workspace, time) = self.implementation(node, variant);
         self.time += time;
         self.tree.add(slot, slot + 1, workspace as i64);
@@ -352,6 +366,7 @@ impl<'i, 'a> Timeline<'i, 'a> {
         self.occupied[slot as usize / 64] &= !(1 << (slot % 64));
         self.runs[node as usize].retain(|&s| s != slot);
         self.note_runs(node);
+        self.note_read(node, slot, false);
         self.refresh_around(node);
     }
 
