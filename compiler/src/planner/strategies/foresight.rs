@@ -233,6 +233,7 @@ impl<'i, 'a> Known<'i, 'a> {
                 once: index.once[node as usize],
                 leaf: false,
                 over,
+                commits: Vec::new(),
             });
         }
         let results = index.kept_to_end.iter().map(|&v| index.value_group[v as usize]);
