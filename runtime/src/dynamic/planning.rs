@@ -7,13 +7,13 @@
 //! and the cheaper one is taken.
 
 use super::{
-    executor::{Executor, NodeInfo, PLANNED_PATIENCE, bug},
+    executor::{Executor, NodeInfo, PLANNED_PATIENCE, bug, size},
     layout::{Layout, Past},
     script::Script,
 };
 use crate::RuntimeError;
 use dtr::foresight::{self, Limits, Schedule, Straight};
-use graph::{Facts, Graph, NodeId, Passed, StateId, Value, ValueDef};
+use graph::{Facts, Graph, NodeId, Passed, StateId, Value, ValueDef, ValueId};
 use std::sync::{Arc, Mutex};
 
 /// A schedule, and which order it is for.
@@ -64,35 +64,57 @@ impl Order {
 
     /// Commits as early as they may run; `None` if that is the end.
     fn early(&self, g: &Graph) -> Option<Order> {
-        let (others, commits) = self.nodes.split_at(self.last);
+        let moves = self.moving(g);
+        let (with_place, moving): (Vec<_>, Vec<_>) = self.nodes.iter().partition(|(n, _)| !moves[n.index()]);
         let mut history = History::new(g);
         let (mut passed, mut refused) = (Passed::default(), 0);
-        for (i, (n, info)) in others.iter().enumerate() {
+        for (i, (n, info)) in with_place.iter().enumerate() {
             history.ran(*n, &info.facts, i + 1);
             if info.facts.can_fail && passed.may_refuse(g, *n) {
                 refused = i + 1;
             }
         }
-        let mut placed = Vec::with_capacity(commits.len());
-        for (n, info) in commits {
-            let at = history.ready(*n, &info.facts).max(refused);
+        // Scalars before commits, as in the order that they come from: they may read what is overwritten.
+        let mut placed = Vec::with_capacity(moving.len());
+        for (n, info) in moving {
+            let first = if info.facts.commits.is_empty() { 0 } else { refused };
+            let at = history.ready(*n, &info.facts).max(first);
             history.ran(*n, &info.facts, at);
             placed.push((at, (*n, info.clone())));
         }
         placed.sort_by_key(|p| p.0);
-        if placed.first().is_none_or(|p| p.0 == others.len()) {
+        let commits = placed.iter().filter(|(_, (_, info))| !info.facts.commits.is_empty());
+        if commits.map(|p| p.0).min().is_none_or(|at| at == with_place.len()) {
             return None;
         }
         let mut placed = placed.into_iter().peekable();
         let mut nodes = Vec::with_capacity(self.nodes.len());
-        for i in 0..=others.len() {
-            while let Some((_, commit)) = placed.next_if(|p| p.0 == i) {
-                nodes.push(commit);
+        for i in 0..=with_place.len() {
+            while let Some((_, node)) = placed.next_if(|p| p.0 == i) {
+                nodes.push(node);
             }
-            nodes.extend(others.get(i).cloned());
+            nodes.extend(with_place.get(i).copied().cloned());
         }
         let last = nodes.len();
         Some(Order { nodes, last })
+    }
+
+    /// Commits, and the scalars that only they read: whether the loss is finite, say, which is written behind the gradients.
+    fn moving(&self, g: &Graph) -> Vec<bool> {
+        let mut moves = vec![false; g.nodes.len()];
+        let mut stays = vec![false; g.values.len()];
+        g.outputs.iter().for_each(|v| stays[v.index()] = true);
+        for (n, info) in self.nodes.iter().rev() {
+            let node = g.node(*n);
+            let small = |v: &ValueId| size(g.ty(*v)).is_some_and(|bytes| bytes <= plan::ALIGNMENT);
+            let scalars = node.outputs.iter().all(|v| small(v) && !stays[v.index()]);
+            let free = scalars && !info.facts.once && !info.facts.can_fail;
+            moves[n.index()] = free || !info.facts.commits.is_empty();
+            if !moves[n.index()] {
+                node.inputs.iter().flatten().for_each(|v| stays[v.index()] = true);
+            }
+        }
+        moves
     }
 }
 
