@@ -227,7 +227,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         }
     }
 
-    fn grow(&mut self, g: &Graph) {
+    pub(super) fn grow(&mut self, g: &Graph) {
         self.tensors.resize(g.values.len().max(self.tensors.len()), None);
         self.ran.resize(g.nodes.len().max(self.ran.len()), false);
         self.infos.0.resize(g.nodes.len().max(self.infos.0.len()), None);

@@ -208,3 +208,98 @@ impl Executor<'_, '_> {
         Layout::new(g, &order.nodes, order.last, self.around, past)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dynamic::{
+        executor::{Infos, Surroundings},
+        world::PoolWorld,
+    };
+    use graph::{Attrs, DType, Init, InputRole, Shape, StateKind, TensorType};
+    use ops::Builder;
+    use plan::{ALIGNMENT, Device, Rates};
+    use std::collections::BTreeMap;
+
+    /// `a = x w` is read behind the update of `w`, with more in between than a small pool holds; that the loss is finite is tested at the
+    /// end. With `gather`, the very last node may refuse its data.
+    fn graph(gather: bool) -> Graph {
+        let mut g = Graph::default();
+        let ty = TensorType::new(DType::F32, [64usize].as_slice());
+        let x = g.add_input("x", ty.clone(), InputRole::Data);
+        let at = g.add_input("at", TensorType::new(DType::I64, [64usize].as_slice()), InputRole::Data);
+        let lr = g.add_input("lr", TensorType::new(DType::F32, Shape::scalar()), InputRole::LearningRate);
+        let w = g.add_state("w", ty, StateKind::Parameter, Init::Zeros);
+        let mut b = Builder::new(&mut g);
+        let a = b.call("Mul", &[x, w]).unwrap();
+        let loss = b.reduce_sum(a, &[0], false).unwrap();
+        let (p, q) = (b.call("Exp", &[x]).unwrap(), b.call("Sigmoid", &[x]).unwrap());
+        let between = b.call("Mul", &[p, q]).unwrap();
+        let between = b.call("Mul", &[between, p]).unwrap();
+        let mut end = b.call("Mul", &[between, a]).unwrap();
+        if gather {
+            end = b.op("Gather", Attrs::new().with("axis", 0i64), &[end, at]).unwrap();
+        }
+        let ok = b.call("IsFinite", &[loss]).unwrap();
+        let new = b.emit("Sgd", Attrs::new(), &[Some(w), Some(x), Some(lr), None, None, Some(ok)]);
+        let new = new.unwrap()[0];
+        g.states[0].output = Some(new);
+        g.outputs = vec![loss, end];
+        g
+    }
+
+    /// Calls `f` with an executor and the nodes of a graph.
+    fn with(g: &Graph, pool: u64, f: impl FnOnce(&Executor<'_, '_>, Order)) {
+        let ty = g.ty(g.states[0].input).clone();
+        let states = BTreeMap::from([(g.states[0].name.clone(), (0, ty))]);
+        let around = Surroundings { states, rates: Rates::of(Device::Cpu), plans: Plans::default() };
+        let host = BTreeMap::new();
+        let world = PoolWorld::new(None, ALIGNMENT, pool, false);
+        let mut e = Executor::new(world, &around, &host, Infos::default(), PLANNED_PATIENCE).unwrap();
+        e.grow(g);
+        let all = (0..g.nodes.len() as u32).map(NodeId);
+        let nodes = all.map(|n| (n, e.info(g, n).unwrap())).collect();
+        f(&e, Order::late(nodes));
+    }
+
+    #[test]
+    fn a_commit_runs_behind_the_last_reader_and_what_may_fail() {
+        let g = graph(false);
+        with(&g, 1 << 20, |_, late| {
+            let early = late.early(&g).unwrap();
+            let ops: Vec<&str> = early.nodes.iter().map(|(n, _)| &*g.node(*n).op).collect();
+            assert_eq!(ops[..4], ["Mul", "ReduceSum", "IsFinite", "Sgd"], "{ops:?}");
+            assert_eq!(ops.len(), g.nodes.len());
+        });
+        let g = graph(true);
+        with(&g, 1 << 20, |_, late| assert!(late.early(&g).is_none()));
+    }
+
+    /// Told of no commits the planner drops `a` and makes it again from the new `w`: the script is the last to see that.
+    #[test]
+    fn what_would_read_a_state_behind_its_commit_is_refused() {
+        let g = graph(false);
+        let (mut caught, mut planned) = (0, 0);
+        for pool in (3..=8).map(|n| n * ALIGNMENT) {
+            with(&g, pool, |e, late| {
+                let layout = e.layout(&g, &late.early(&g).unwrap()).unwrap();
+                let limits = Limits { budget: pool, repeat_cost: u64::MAX };
+                if let Ok(s) = foresight::plan(&layout.program, limits) {
+                    assert!(Script::new(&g, &layout, &s, &e.world).is_ok());
+                    planned += 1;
+                }
+                let mut untold = layout.program.clone();
+                untold.steps.iter_mut().for_each(|s| s.commits.clear());
+                let Ok(s) = foresight::plan(&untold, limits) else { return };
+                match Script::new(&g, &layout, &s, &e.world) {
+                    Ok(_) => {}
+                    Err(e) => {
+                        assert!(e.to_string().contains("overwritten"), "{e}");
+                        caught += 1;
+                    }
+                }
+            });
+        }
+        assert!(caught > 0 && planned > 0, "{caught} caught, {planned} planned");
+    }
+}
