@@ -48,7 +48,23 @@ fn check(p: &Straight, s: &Schedule) -> u64 {
     assert!(p.results.iter().all(|s| there[*s as usize]), "a result is not there");
     assert_eq!((s.repeats, s.repeat_cost), (repeats, cost));
     assert_eq!(s.peak, peak);
+    assert_eq!(stale_read(p, s), None, "an op reads what is overwritten");
     peak
+}
+
+/// The first op that reads what a commit has overwritten.
+fn stale_read(p: &Straight, s: &Schedule) -> Option<u32> {
+    let mut stale = vec![false; p.bytes.len()];
+    for action in &s.actions {
+        if let Action::Run { step, .. } = *action {
+            let op = &p.steps[step as usize];
+            if op.reads.iter().any(|s| stale[*s as usize]) {
+                return Some(step);
+            }
+            op.commits.iter().for_each(|s| stale[*s as usize] = true);
+        }
+    }
+    None
 }
 
 #[derive(Default)]
@@ -208,6 +224,121 @@ fn random(seed: u64) -> Straight {
         p.steps[i].over = over;
     }
     p
+}
+
+/// A random program that overwrites states on its way, each at any time after their readers.
+fn updating(seed: u64) -> Straight {
+    let mut p = random(seed);
+    let mut r = StdRng::seed_from_u64(seed ^ 0x5eed);
+    for _ in 0..r.random_range(1..4) {
+        let state = p.bytes.len() as u32;
+        p.bytes.push(0);
+        p.makers.push(Straight::OUTSIDE);
+        let n = p.steps.len();
+        let often = r.random_range(0.02..0.3);
+        let mut at = p.ran;
+        for (i, step) in p.steps.iter_mut().enumerate().filter(|(_, s)| s.commits.is_empty() && !s.leaf) {
+            if r.random_bool(often) {
+                step.reads.push(state);
+                at = at.max(i + 1);
+            }
+        }
+        let at = r.random_range(at..=n);
+        let overwritten = |s: u32| p.steps.iter().any(|o| o.over.is_some_and(|(_, read)| read == s));
+        let before = |s: &u32| (p.makers[*s as usize] as usize) < at && !overwritten(*s);
+        let made: Vec<u32> = (0..state).filter(before).collect();
+        let mut reads: Vec<u32> =
+            (0..made.len().min(2)).map(|_| made[r.random_range(0..made.len())]).collect();
+        reads.push(state);
+        reads.dedup();
+        p.steps.insert(at, Step { reads, cost: 1, once: true, commits: vec![state], ..Step::default() });
+        p.makers.iter_mut().filter(|m| **m != Straight::OUTSIDE && **m as usize >= at).for_each(|m| *m += 1);
+        p.last += usize::from(at <= p.last);
+    }
+    p
+}
+
+/// What is made from an old version stays, or comes back before the commit, and only where the planner is told of it.
+#[test]
+fn nothing_is_repeated_from_what_is_overwritten() {
+    let (mut repeated, mut failed, mut caught) = (0, 0, 0);
+    for seed in 0..3_000 {
+        let p = updating(seed);
+        let free = plan(&p, limits(u64::MAX)).unwrap();
+        assert_eq!((check(&p, &free), free.evictions), (free.peak, 0), "{seed}");
+        let mut untold = p.clone();
+        untold.steps.iter_mut().for_each(|s| s.commits.clear());
+        for percent in [95, 80, 60, 40] {
+            let there = p.resident.iter().map(|s| p.bytes[*s as usize]).sum();
+            let limits =
+                Limits { budget: (free.peak * percent / 100).max(there), repeat_cost: free.first_cost * 64 };
+            match plan(&p, limits) {
+                Ok(s) => {
+                    assert!(check(&p, &s) <= limits.budget, "{seed} at {percent} %");
+                    repeated += u64::from(s.repeats > 0);
+                }
+                Err(e) => {
+                    assert!(!matches!(e, Failure::Stale(_)), "{seed} at {percent} %: {e}");
+                    failed += 1;
+                }
+            }
+            caught += usize::from(plan(&untold, limits).is_ok_and(|s| stale_read(&p, &s).is_some()));
+        }
+    }
+    assert!(
+        repeated > 1_000 && caught > 300 && repeated > failed,
+        "{repeated} repeated, {failed} failed, {caught} caught"
+    );
+}
+
+/// A chain of layers, each with a state of its own: what reads it forward and backward, and its update.
+fn layers(n: usize, early: bool) -> Straight {
+    let mut m = Maker::default();
+    let state = |m: &mut Maker| {
+        m.0.bytes.push(0);
+        m.0.makers.push(Straight::OUTSIDE);
+        m.0.bytes.len() as u32 - 1
+    };
+    let states: Vec<u32> = (0..n).map(|_| state(&mut m)).collect();
+    let mut forward = vec![m.one(&[])];
+    for (i, s) in states.iter().enumerate() {
+        forward.push(m.one(&[forward[i], *s]));
+    }
+    let mut g = m.one(&[forward[n]]);
+    let mut updates = Vec::new();
+    for (i, s) in states.iter().enumerate().rev() {
+        let weight = m.op(&[g, forward[i]], &[4], 1)[0];
+        g = m.one(&[g, *s]);
+        updates.push((weight, *s));
+        if early {
+            m.op(&[weight, *s], &[], 1);
+            m.0.steps.last_mut().unwrap().commits = vec![*s];
+        }
+    }
+    let last = m.0.steps.len();
+    for (weight, s) in updates.into_iter().filter(|_| !early) {
+        m.op(&[weight, s], &[], 1);
+        m.0.steps.last_mut().unwrap().commits = vec![s];
+    }
+    m.0.steps.iter_mut().filter(|s| !s.commits.is_empty()).for_each(|s| s.once = true);
+    let mut p = m.done(&[g]);
+    p.last = last;
+    p
+}
+
+/// Gradients go as they come, and nothing is repeated that updates late would not repeat.
+#[test]
+fn early_commits_let_gradients_go() {
+    let (late, early) = (layers(100, false), layers(100, true));
+    let all = plan(&late, limits(u64::MAX)).unwrap().peak;
+    let free = plan(&early, limits(u64::MAX)).unwrap();
+    assert!(check(&early, &free) < all / 3, "{} of {all}", free.peak);
+    for budget in [90, 60, 40, 25] {
+        let s = plan(&early, limits(budget)).unwrap();
+        assert!(check(&early, &s) <= budget);
+        assert!(s.repeat_cost <= 2 * free.first_cost, "{budget}: {} of {}", s.repeat_cost, free.first_cost);
+    }
+    assert!(plan(&late, limits(90)).is_err(), "gradients alone take 400");
 }
 
 #[test]

@@ -2,9 +2,15 @@
 //!
 //! A dimension is a polynomial with integer coefficients over atoms (a symbol, a floor or ceiling division, a minimum, a maximum), kept
 //! in a normal form: two dimensions are known to be equal exactly when their normal forms are. Where they differ nothing is concluded.
+//!
+//! Nearly all are plain integers, and a graph of a million nodes has millions of them: these take no memory of their own.
 
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use std::{cell::Cell, collections::BTreeMap, fmt, sync::Arc};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::Error as _,
+    ser::{SerializeMap, SerializeStruct},
+};
+use std::{cell::Cell, cmp::Ordering, collections::BTreeMap, fmt, sync::Arc};
 
 /// The name of an unknown size.
 pub type Symbol = Arc<str>;
@@ -33,10 +39,40 @@ enum Atom {
 type Monomial = Vec<Atom>;
 
 /// A size: an integer or an expression over named sizes, in normal form.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
-    /// Coefficients by monomial; no zero coefficients.
-    terms: BTreeMap<Monomial, i64>,
+    constant: i64,
+    /// Coefficients of the other monomials; no zero coefficients, and no empty map.
+    others: Option<Box<BTreeMap<Monomial, i64>>>,
+}
+
+impl Ord for Dim {
+    fn cmp(&self, other: &Dim) -> Ordering {
+        self.terms().cmp(other.terms())
+    }
+}
+
+impl PartialOrd for Dim {
+    fn partial_cmp(&self, other: &Dim) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Written as the map of all its terms.
+impl Serialize for Dim {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        struct Terms<'a>(&'a Dim);
+        impl Serialize for Terms<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut map = serializer.serialize_map(Some(self.0.terms().count()))?;
+                self.0.terms().try_for_each(|(m, c)| map.serialize_entry(m, &c))?;
+                map.end()
+            }
+        }
+        let mut out = serializer.serialize_struct("Dim", 1)?;
+        out.serialize_field("terms", &Terms(self))?;
+        out.end()
+    }
 }
 
 /// Divisions, minima and maxima that may lie within each other in a size that is read from a file.
@@ -77,7 +113,7 @@ impl<'de> Deserialize<'de> for Dim {
         if terms.iter().any(|(m, c)| *c == 0 || !m.is_sorted()) {
             return Err(D::Error::custom("a size is not in normal form"));
         }
-        Ok(Dim { terms })
+        Ok(Dim::from_terms(terms))
     }
 }
 
@@ -96,11 +132,7 @@ impl From<usize> for Dim {
 impl Dim {
     /// The integer `n`.
     pub fn constant(n: i64) -> Dim {
-        let mut terms = BTreeMap::new();
-        if n != 0 {
-            terms.insert(Vec::new(), n);
-        }
-        Dim { terms }
+        Dim { constant: n, others: None }
     }
 
     /// The unknown size `name`.
@@ -109,25 +141,37 @@ impl Dim {
     }
 
     fn atom(a: Atom) -> Dim {
-        Dim { terms: BTreeMap::from([(vec![a], 1)]) }
+        Dim::from_terms(BTreeMap::from([(vec![a], 1)]))
+    }
+
+    /// The sum of terms, none of which is zero.
+    fn from_terms(mut terms: BTreeMap<Monomial, i64>) -> Dim {
+        let constant = terms.remove(&[][..]).unwrap_or(0);
+        Dim { constant, others: (!terms.is_empty()).then(|| Box::new(terms)) }
+    }
+
+    /// Its terms in order, the constant one first.
+    fn terms(&self) -> impl DoubleEndedIterator<Item = (&[Atom], i64)> {
+        let constant = (self.constant != 0).then_some((&[][..], self.constant));
+        let others = self.others.iter().flat_map(|terms| terms.iter());
+        constant.into_iter().chain(others.map(|(m, c)| (m.as_slice(), *c)))
+    }
+
+    /// Its term, if there is no other.
+    fn single(&self) -> Option<(&[Atom], i64)> {
+        let mut terms = self.terms();
+        terms.next().filter(|_| terms.next().is_none())
     }
 
     /// Its value, if it is a plain integer.
     pub fn as_const(&self) -> Option<i64> {
-        match self.terms.len() {
-            0 => Some(0),
-            1 => self.terms.get(&Vec::new()).copied(),
-            _ => None,
-        }
+        self.others.is_none().then_some(self.constant)
     }
 
     /// The symbol, if it is exactly one.
     pub fn as_symbol(&self) -> Option<&Symbol> {
-        match self.terms.iter().next() {
-            Some((m, 1)) if self.terms.len() == 1 => match m.as_slice() {
-                [Atom::Symbol(s)] => Some(s),
-                _ => None,
-            },
+        match self.single() {
+            Some(([Atom::Symbol(s)], 1)) => Some(s),
             _ => None,
         }
     }
@@ -135,8 +179,10 @@ impl Dim {
     /// Sum; saturates at the limits of `i64`.
     #[allow(clippy::should_implement_trait)]
     pub fn add(&self, other: &Dim) -> Dim {
-        let mut terms = self.terms.clone();
-        for (m, c) in &other.terms {
+        let constant = self.constant.saturating_add(other.constant);
+        let Some(added) = &other.others else { return Dim { constant, others: self.others.clone() } };
+        let mut terms = self.others.as_deref().cloned().unwrap_or_default();
+        for (m, c) in added.iter() {
             let sum = terms.get(m).copied().unwrap_or(0).saturating_add(*c);
             if sum == 0 {
                 terms.remove(m);
@@ -144,7 +190,7 @@ impl Dim {
                 terms.insert(m.clone(), sum);
             }
         }
-        Dim { terms }
+        Dim { constant, ..Dim::from_terms(terms) }
     }
 
     /// Difference.
@@ -156,12 +202,15 @@ impl Dim {
     /// Product; saturates at the limits of `i64`.
     #[allow(clippy::should_implement_trait)]
     pub fn mul(&self, other: &Dim) -> Dim {
+        if let (Some(a), Some(b)) = (self.as_const(), other.as_const()) {
+            return Dim::constant(a.saturating_mul(b));
+        }
         let mut out = Dim::constant(0);
-        for (ma, ca) in &self.terms {
-            for (mb, cb) in &other.terms {
+        for (ma, ca) in self.terms() {
+            for (mb, cb) in other.terms() {
                 let mut m: Monomial = ma.iter().chain(mb).cloned().collect();
                 m.sort();
-                out = out.add(&Dim { terms: BTreeMap::from([(m, ca.saturating_mul(*cb))]) });
+                out = out.add(&Dim::from_terms(BTreeMap::from([(m, ca.saturating_mul(cb))])));
             }
         }
         out
@@ -192,20 +241,18 @@ impl Dim {
             return Some(Dim::constant(1));
         }
         if let Some(b) = divisor
-            && self.terms.values().all(|c| c.checked_rem(b) == Some(0))
+            && self.terms().all(|(_, c)| c.checked_rem(b) == Some(0))
         {
-            return Some(Dim { terms: self.terms.iter().map(|(m, c)| (m.clone(), c / b)).collect() });
+            return Some(Dim::from_terms(self.terms().map(|(m, c)| (m.to_vec(), c / b)).collect()));
         }
         // An exact division by one monomial cancels its atoms.
-        if let Some((mb, cb)) = by.terms.iter().next()
-            && by.terms.len() == 1
+        if let Some((mb, cb)) = by.single()
             && let Some(terms) = self
-                .terms
-                .iter()
-                .map(|(m, c)| Some((cancel(m, mb)?, (c.checked_rem(*cb) == Some(0)).then(|| c / cb)?)))
+                .terms()
+                .map(|(m, c)| Some((cancel(m, mb)?, (c.checked_rem(cb) == Some(0)).then(|| c / cb)?)))
                 .collect()
         {
-            return Some(Dim { terms });
+            return Some(Dim::from_terms(terms));
         }
         Some(Dim::atom(atom(Box::new(self.clone()), Box::new(by.clone()))))
     }
@@ -234,8 +281,8 @@ impl Dim {
     /// Its value under `bindings`; `None` if a symbol is unbound, a divisor is zero or a number overflows.
     pub fn eval(&self, bindings: &Bindings) -> Option<i64> {
         let mut sum = 0i64;
-        for (m, c) in &self.terms {
-            let mut product = *c;
+        for (m, c) in self.terms() {
+            let mut product = c;
             for a in m {
                 product = product.checked_mul(a.eval(bindings)?)?;
             }
@@ -247,8 +294,8 @@ impl Dim {
     /// The expression with the bound symbols replaced.
     pub fn substitute(&self, bindings: &Bindings) -> Dim {
         let mut out = Dim::constant(0);
-        for (m, c) in &self.terms {
-            let mut product = Dim::constant(*c);
+        for (m, c) in self.terms() {
+            let mut product = Dim::constant(c);
             for a in m {
                 product = product.mul(&a.substitute(bindings));
             }
@@ -260,8 +307,8 @@ impl Dim {
     /// Bounds given those of the symbols (a symbol without any is at least 0).
     pub fn interval(&self, of: &dyn Fn(&Symbol) -> Interval) -> Interval {
         let mut sum = Interval { lo: 0, hi: 0 };
-        for (m, c) in &self.terms {
-            let mut p = Interval { lo: *c, hi: *c };
+        for (m, c) in self.terms() {
+            let mut p = Interval { lo: c, hi: c };
             for a in m {
                 p = mul_interval(p, a.interval(of));
             }
@@ -278,7 +325,7 @@ impl Dim {
     }
 
     fn collect_symbols(&self, out: &mut std::collections::BTreeSet<Symbol>) {
-        for a in self.terms.keys().flatten() {
+        for a in self.terms().flat_map(|(m, _)| m) {
             match a {
                 Atom::Symbol(s) => {
                     out.insert(s.clone());
@@ -293,8 +340,8 @@ impl Dim {
 }
 
 /// `m` without the atoms of `by`, or `None` if one is missing.
-fn cancel(m: &Monomial, by: &Monomial) -> Option<Monomial> {
-    let mut rest = m.clone();
+fn cancel(m: &[Atom], by: &[Atom]) -> Option<Monomial> {
+    let mut rest = m.to_vec();
     for a in by {
         let at = rest.iter().position(|x| x == a)?;
         rest.remove(at);
@@ -360,13 +407,13 @@ impl Atom {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.terms.is_empty() {
+        if self.as_const() == Some(0) {
             return f.write_str("0");
         }
-        for (i, (m, c)) in self.terms.iter().rev().enumerate() {
+        for (i, (m, c)) in self.terms().rev().enumerate() {
             if i > 0 {
-                f.write_str(if *c < 0 { "-" } else { "+" })?;
-            } else if *c < 0 {
+                f.write_str(if c < 0 { "-" } else { "+" })?;
+            } else if c < 0 {
                 f.write_str("-")?;
             }
             let c = c.unsigned_abs();
@@ -432,6 +479,22 @@ mod tests {
         }
         assert_eq!(d.to_string(), "seq*max(4, floordiv(seq+3, 2))");
         assert_eq!(d.symbols(), vec![Symbol::from("seq")]);
+    }
+
+    /// Plain integers stand in the order of their values, but for 0, which has no term, before all others; the wire has all terms.
+    #[test]
+    fn order_and_wire_are_those_of_the_terms() {
+        let (a, b) = (Dim::symbol("a"), Dim::symbol("b"));
+        let sorted = [n(0), n(-3), a.add(&n(-3)), n(2), a.add(&n(2)), n(7), a.clone(), a.mul(&b), b.clone()];
+        assert!(sorted.is_sorted(), "{sorted:?}");
+        for d in &sorted {
+            let bytes = postcard::to_allocvec(d).unwrap();
+            assert_eq!(postcard::from_bytes::<Dim>(&bytes).unwrap(), *d);
+        }
+        // One term, of no atoms, whose coefficient is 7.
+        assert_eq!(postcard::to_allocvec(&n(7)).unwrap(), [1, 0, 14]);
+        assert_eq!(postcard::to_allocvec(&n(0)).unwrap(), [0]);
+        assert_eq!(size_of::<Dim>(), 16);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What may be assumed of a node: the vocabulary that operators, plans and validators share.
 
-use crate::{Graph, NodeId, TensorType};
+use crate::{Graph, NodeId, TensorType, ValueId};
+use std::collections::BTreeSet;
 
 /// An output that is the bytes of an input, from an offset on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,22 @@ impl Facts {
     pub fn with_workspace(workspace: u64) -> Facts {
         let implementations = vec![Implementation { name: "default", workspace, slowdown_permille: 1000 }];
         Facts { implementations, ..Facts::default() }
+    }
+}
+
+/// Integers that nodes have read and found no fault with. A node that may refuse data, but only ones that have passed, will not.
+#[derive(Clone, Debug, Default)]
+pub struct Passed(BTreeSet<ValueId>);
+
+impl Passed {
+    /// Whether a node of which [`Facts::can_fail`] is true may refuse what it reads at its first execution; what it reads has passed
+    /// afterwards.
+    pub fn may_refuse(&mut self, graph: &Graph, node: NodeId) -> bool {
+        let read = graph.node(node).inputs.iter().flatten().copied();
+        let integers: Vec<ValueId> = read.filter(|v| !graph.ty(*v).dtype.is_float()).collect();
+        let may = integers.is_empty() || !integers.iter().all(|v| self.0.contains(v));
+        self.0.extend(integers);
+        may
     }
 }
 

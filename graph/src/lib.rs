@@ -18,7 +18,7 @@ mod verify;
 pub use attr::{Attr, AttrError, Attrs};
 pub use dim::{Bindings, Dim, Interval, Symbol};
 pub use dtype::DType;
-pub use facts::{Facts, Implementation, OpFacts, View};
+pub use facts::{Facts, Implementation, OpFacts, Passed, View};
 pub use graph::{
     Graph, Init, Input, InputRole, Node, NodeId, State, StateId, StateKind, TensorType, Value, ValueDef,
     ValueId,

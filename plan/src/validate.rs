@@ -23,7 +23,7 @@ use crate::{
     ALIGNMENT, Dynamic, Place, Plan, Program, ProgramKind, Run, StateEntry, Step, align, choice,
     plan_numerics,
 };
-use graph::{Facts, Graph, Init, OpFacts, StateId, StateKind, TensorType, ValueDef, ValueId};
+use graph::{Facts, Graph, Init, OpFacts, Passed, StateId, StateKind, TensorType, ValueDef, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A plan that must not run: where and why.
@@ -277,8 +277,7 @@ struct Walk<'a> {
     /// Where the live instance of a value lies: storage and byte offset on it.
     instances: Vec<Option<(usize, u64)>>,
     committed: Vec<bool>,
-    /// Integers that a node which may refuse them has read and passed.
-    passed: BTreeSet<ValueId>,
+    passed: Passed,
     runs: Vec<u32>,
     replay: Replay,
     /// The graph is the one that was planned, and not one of smaller sizes.
@@ -305,7 +304,7 @@ impl<'a> Walk<'a> {
             live_bytes: plan.state_bytes,
             instances: vec![None; g.values.len()],
             committed: vec![false; g.states.len()],
-            passed: BTreeSet::new(),
+            passed: Passed::default(),
             runs: vec![0; g.nodes.len()],
             replay: Replay { arena: plan.state_bytes, ..Replay::default() },
             exact: true,
@@ -531,14 +530,10 @@ impl<'a> Walk<'a> {
             self.replay.recomputed.push(index);
         }
         if facts.can_fail && self.runs[run.node.index()] == 0 {
-            let g = &self.program.graph;
-            let integers: Vec<ValueId> =
-                node.inputs.iter().flatten().copied().filter(|v| !g.ty(*v).dtype.is_float()).collect();
-            let is_passed = !integers.is_empty() && integers.iter().all(|v| self.passed.contains(v));
-            if self.committed.contains(&true) && !is_passed {
+            let may_refuse = self.passed.may_refuse(&self.program.graph, run.node);
+            if self.committed.contains(&true) && may_refuse {
                 return Err(self.error("may refuse its data, but runs after a commit".to_owned()));
             }
-            self.passed.extend(integers);
         }
         self.runs[run.node.index()] += 1;
         for v in node.inputs.iter().flatten() {

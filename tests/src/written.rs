@@ -27,13 +27,22 @@ pub fn session(model: &ModelProto, pool: u64) -> Session {
 ///
 /// As [`session`].
 pub fn session_of(model: &[u8], pool: u64) -> Session {
+    session_as(model, pool, |_| {})
+}
+
+/// As [`session_of`], with the training step changed.
+///
+/// # Panics
+///
+/// As [`session`].
+pub fn session_as(model: &[u8], pool: u64, change: impl FnOnce(&mut TrainOptions)) -> Session {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("model.onnx");
     std::fs::write(&path, model).expect("a file");
     let how = import::Options::default();
     let open = import::import_open(&path, &how).unwrap_or_else(|e| panic!("{e}"));
     let chosen = trainable::select(&open.graph, &open.candidates, &[], &[]).unwrap_or_else(|e| panic!("{e}"));
-    let train = TrainOptions {
+    let mut train = TrainOptions {
         loss: None,
         output: None,
         label: "target".to_owned(),
@@ -45,6 +54,7 @@ pub fn session_of(model: &[u8], pool: u64) -> Session {
         trainable: chosen,
         amp: None,
     };
+    change(&mut train);
     let rates = DeviceProfile::cpu();
     let request = dynamic::Request::new(&open, how.ops, Some(&train), &rates);
     // Room for the state; how far a loop may go that only data end follows from the budget.

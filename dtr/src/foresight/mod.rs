@@ -11,6 +11,10 @@
 //! - Scores lie in a heap and are computed anew when they come up: they grow as time passes and neighbours go. An eviction costs a walk
 //!   over one neighbourhood, not over all of them.
 //!
+//! - An op that overwrites a state (a *commit*) is the end of what can be made from the old version. What an op will still read and could
+//!   not be made any more comes back before it, and from then on the only copy of what is needed is not evicted. So an update may run as
+//!   soon as its gradient is there and the old version has been read for the last time: gradients need not be kept to the end.
+//!
 //! With equal costs and sizes the gaps between what is kept are even, which is the square-root schedule of a chain, and within a gap that
 //! is recomputed the same happens again with what is free then.
 

@@ -225,6 +225,12 @@ impl<'p> Planner<'p> {
     fn first(&mut self, at: u32) -> Result<(), Failure> {
         let program = self.state.program;
         let step = &program.steps[at as usize];
+        if step.reads.iter().any(|s| self.state.stale[*s as usize]) {
+            return Err(Failure::Stale(at));
+        }
+        let mut missing = Vec::new();
+        step.commits.iter().for_each(|s| self.state.expire(*s, &mut missing));
+        self.bring(&missing)?;
         self.bring(&step.reads)?;
         step.reads.iter().for_each(|s| self.state.holds[*s as usize] += 1);
         // What a checkpoint may need is not overwritten.
@@ -241,14 +247,15 @@ impl<'p> Planner<'p> {
             self.state.holds[*s as usize] -= 1;
             self.state.passed(*s, at);
         }
-        if let Some((_, read)) = over {
-            self.state.went(read);
-        }
         for s in step.makes.iter().filter(|s| program.bytes[**s as usize] > 0) {
             let mut idle = std::mem::take(&mut self.idle);
             self.state.came(*s, &mut idle);
             self.idle = idle;
         }
+        if let Some((_, read)) = over {
+            self.state.went(read);
+        }
+        step.commits.iter().for_each(|s| self.state.stale[*s as usize] = true);
         step.reads.iter().chain(&step.makes).for_each(|s| self.settle(*s));
         while let Some((_, s)) = self.expiring.pop_if(|(until, _)| *until <= at) {
             let there =
@@ -276,6 +283,9 @@ impl<'p> Planner<'p> {
                     let step = &program.steps[op as usize];
                     if step.once {
                         return Err(Failure::Once(op));
+                    }
+                    if step.reads.iter().any(|s| self.state.stale[*s as usize]) {
+                        return Err(Failure::Stale(op));
                     }
                     ops.push(op);
                     stack.extend(&step.reads);
@@ -337,7 +347,7 @@ impl<'p> Planner<'p> {
         }
         if !self.state.is_needed(s) && self.scores.spare[i] <= self.position {
             self.drop(s);
-        } else if !self.state.fixed[i] {
+        } else if self.state.may_go(s) {
             self.versions[i] += 1;
             let score = self.scores.at_least(&self.state, s, self.position);
             self.heap.push(Reverse(Entry { score, storage: s, version: self.versions[i] }));
@@ -373,7 +383,7 @@ impl<'p> Planner<'p> {
             if e.version != self.versions[i]
                 || self.state.place[i] != Place::Resident
                 || self.state.holds[i] > 0
-                || self.state.fixed[i]
+                || !self.state.may_go(e.storage)
             {
                 continue;
             }

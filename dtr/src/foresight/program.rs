@@ -19,6 +19,8 @@ pub struct Step {
     pub leaf: bool,
     /// A storage made and one read that share a place at the first execution; nothing reads the latter afterwards.
     pub over: Option<(u32, u32)>,
+    /// Storages outside that it overwrites with new versions: nothing that reads the old ones runs any more, not even again.
+    pub commits: Vec<u32>,
 }
 
 /// Ops in order, and the storages between them.
@@ -112,4 +114,7 @@ pub enum Failure {
     /// An op that must not run twice would have to.
     #[error("op {0} must not run twice")]
     Once(u32),
+    /// An op would have to read what another has overwritten.
+    #[error("op {0} reads the old version of what is overwritten by then")]
+    Stale(u32),
 }

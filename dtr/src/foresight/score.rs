@@ -14,6 +14,8 @@ const READERS: u32 = 512;
 pub(super) struct Scores {
     /// Cost of all ops before each one.
     elapsed: Vec<u64>,
+    /// The first commit of what each storage is made from, directly or not.
+    deadlines: Vec<u32>,
     marks: Vec<u32>,
     mark: u32,
     stack: Vec<u32>,
@@ -35,6 +37,7 @@ impl Scores {
         let marks = vec![0; program.steps.len()];
         Scores {
             elapsed,
+            deadlines: deadlines(program),
             marks,
             mark: 0,
             stack: Vec::new(),
@@ -52,7 +55,7 @@ impl Scores {
     pub(super) fn at_least(&self, state: &State<'_>, s: u32, position: u32) -> f64 {
         let program = state.program;
         let cost = program.steps[program.makers[s as usize] as usize].cost;
-        let next = state.next_use(s).unwrap_or(program.steps.len() as u32);
+        let next = self.next(state, s, position).unwrap_or(program.steps.len() as u32);
         self.weight(state, s) * cost as f64
             / (program.bytes[s as usize] as f64 * self.distance(position, next))
     }
@@ -67,7 +70,7 @@ impl Scores {
             self.mark = 0;
         }
         self.mark += 1;
-        let mut next = state.next_use(s);
+        let mut next = self.next(state, s, position);
         let mut cost = program.steps[maker as usize].cost;
         if program.steps[maker as usize].leaf {
             // Half of a program may read it: whoever is recomputed from it comes soon or late, the copy costs the same.
@@ -110,7 +113,7 @@ impl Scores {
                 if step.makes.iter().any(|m| wanted(&m)) && self.visit(*op) {
                     cost += step.cost;
                     for m in step.makes.iter().filter(wanted) {
-                        next = match (next, state.next_use(*m)) {
+                        next = match (next, self.next(state, *m, position)) {
                             (Some(a), Some(b)) => Some(a.min(b)),
                             (a, b) => a.or(b),
                         };
@@ -127,6 +130,12 @@ impl Scores {
         self.weight(state, s) * cost as f64 / (bytes * self.distance(position, next))
     }
 
+    /// When it must be there again: at its next use, or before a commit after which it could not be made.
+    fn next(&self, state: &State<'_>, s: u32, position: u32) -> Option<u32> {
+        let deadline = self.deadlines[s as usize];
+        state.next_use(s).map(|next| if deadline > position { next.min(deadline) } else { next })
+    }
+
     fn weight(&self, state: &State<'_>, s: u32) -> f64 {
         if state.is_needed(s) { 1.0 } else { self.suspicion }
     }
@@ -136,4 +145,20 @@ impl Scores {
         let at = |p: u32| self.elapsed[(p as usize).min(self.elapsed.len() - 1)];
         at(next).saturating_sub(at(position)).max(1) as f64
     }
+}
+
+fn deadlines(program: &Straight) -> Vec<u32> {
+    let mut all = vec![u32::MAX; program.bytes.len()];
+    for (i, step) in program.steps.iter().enumerate() {
+        for s in &step.commits {
+            all[*s as usize] = all[*s as usize].min(i as u32);
+        }
+    }
+    for step in &program.steps {
+        let first = step.reads.iter().map(|s| all[*s as usize]).min().unwrap_or(u32::MAX);
+        for s in &step.makes {
+            all[*s as usize] = first;
+        }
+    }
+    all
 }

@@ -29,6 +29,10 @@ pub(super) struct State<'p> {
     pub(super) holds: Vec<u32>,
     /// It is never evicted, only given up when nobody can need it.
     pub(super) fixed: Vec<bool>,
+    /// No other copy can be made: what makes it reads, itself or through what is gone, what a commit has overwritten.
+    pub(super) single: Vec<bool>,
+    /// A commit has written a new version there.
+    pub(super) stale: Vec<bool>,
     pub(super) used: u64,
     stack: Vec<u32>,
 }
@@ -70,6 +74,8 @@ impl<'p> State<'p> {
             needy: vec![0; n],
             holds: vec![0; n],
             fixed: vec![false; n],
+            single: vec![false; n],
+            stale: vec![false; n],
             used: 0,
             stack: Vec::new(),
         };
@@ -161,9 +167,51 @@ impl<'p> State<'p> {
         self.gone(s);
     }
 
+    /// Whether it may be evicted.
+    pub(super) fn may_go(&self, s: u32) -> bool {
+        !self.fixed[s as usize] && !(self.single[s as usize] && self.is_needed(s))
+    }
+
+    /// A storage is about to be overwritten, or is gone for good: what its readers make has no other copy from now on. What is gone of
+    /// that and will be read, and so must come back before, is added to `missing`.
+    pub(super) fn expire(&mut self, s: u32, missing: &mut Vec<u32>) {
+        let (from, to) = (self.starts[s as usize] as usize, self.starts[s as usize + 1] as usize);
+        for at in from..to {
+            self.singles(self.uses[at], missing);
+        }
+    }
+
+    /// What an op makes can be made no more, nor can what else is made from it where it is gone.
+    fn singles(&mut self, op: u32, missing: &mut Vec<u32>) {
+        let program = self.program;
+        let Some(step) = program.steps.get(op as usize) else { return };
+        let mut stack = std::mem::take(&mut self.stack);
+        stack.extend(&step.makes);
+        while let Some(s) = stack.pop() {
+            let i = s as usize;
+            if self.place[i] == Place::Future || std::mem::replace(&mut self.single[i], true) {
+                continue;
+            }
+            if self.place[i] == Place::Evicted {
+                if self.next_use(s).is_some() {
+                    missing.push(s);
+                }
+                for reader in self.readers(s) {
+                    stack.extend(program.steps.get(*reader as usize).iter().flat_map(|step| &step.makes));
+                }
+            }
+        }
+        self.stack = stack;
+    }
+
     fn gone(&mut self, s: u32) {
         self.place[s as usize] = Place::Evicted;
         if !self.is_needed(s) {
+            if self.single[s as usize] {
+                let mut missing = Vec::new();
+                self.expire(s, &mut missing);
+                debug_assert!(missing.is_empty(), "nobody needs it, and what it is made to is wanted");
+            }
             return;
         }
         let mut stack = std::mem::take(&mut self.stack);

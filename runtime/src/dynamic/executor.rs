@@ -1,11 +1,11 @@
 //! Runs a graph that may still grow, node by node, under online rematerialization.
 //!
-//! The machine of the `dtr` crate decides what goes and what comes back; the world beside it has the bytes. Commits come last: before the
-//! first one everything that the others read is brought back and held, so that a step that fails has changed no state, and nothing is
-//! recomputed from a state that is already new.
+//! The machine of the `dtr` crate decides what goes and what comes back; the world beside it has the bytes. What runs so has its commits
+//! last: before the first one everything that the others read is brought back and held, so that a step that fails has changed no state, and
+//! nothing is recomputed from a state that is already new.
 
 use super::{
-    layout::{Layout, Past},
+    planning::Plans,
     script::Script,
     world::{HostBytes, OpRecord, PoolWorld, TensorRecord, Work},
 };
@@ -14,23 +14,20 @@ use crate::{
     device::{Eager, Prepared},
     resolve::Region,
 };
-use dtr::{
-    Heuristic, Machine, Output, Program, TensorId,
-    foresight::{self, Limits, Schedule, Straight},
-};
+use dtr::{Heuristic, Machine, Output, Program, TensorId};
 use graph::{Facts, Graph, InputRole, Literal, NodeId, OpFacts, TensorType, ValueDef, ValueId};
 use ops::{Registry, Signature};
 use plan::{Rates, align};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 /// Recomputation that costs more than so many times the step itself ends it.
 pub(super) const PATIENCE: u64 = 64;
 
 /// The same where the whole step is known.
-const PLANNED_PATIENCE: u64 = 8;
+pub(super) const PLANNED_PATIENCE: u64 = 8;
 /// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
 const LARGE: usize = 3_000;
 /// Patience with those.
@@ -78,29 +75,6 @@ impl Surroundings {
     }
 }
 
-/// The latest plans, with the programs and the bytes they are for.
-#[derive(Default)]
-pub(crate) struct Plans(Mutex<Vec<(Straight, u64, Arc<Schedule>)>>);
-
-/// How many of them.
-const PLANS: usize = 8;
-
-impl Plans {
-    fn find(&self, program: &Straight, budget: u64) -> Option<Arc<Schedule>> {
-        let all = self.0.lock().ok()?;
-        all.iter().rev().find(|(p, b, _)| *b == budget && p == program).map(|(_, _, s)| s.clone())
-    }
-
-    fn keep(&self, program: Straight, budget: u64, schedule: Arc<Schedule>) {
-        if let Ok(mut all) = self.0.lock() {
-            if all.len() == PLANS {
-                all.remove(0);
-            }
-            all.push((program, budget, schedule));
-        }
-    }
-}
-
 /// What a walk wanted of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
@@ -129,16 +103,16 @@ pub(crate) enum Done {
 pub(crate) struct Executor<'d, 's: 'd> {
     machine: Machine,
     pub(crate) world: PoolWorld<'d>,
-    around: &'s Surroundings,
+    pub(super) around: &'s Surroundings,
     /// Elements of inputs, by [`host_key`].
     host: &'s BTreeMap<String, &'s [u8]>,
-    tensors: Vec<Option<TensorId>>,
-    ran: Vec<bool>,
+    pub(super) tensors: Vec<Option<TensorId>>,
+    pub(super) ran: Vec<bool>,
     infos: Infos,
     /// What was asked for before the graph was whole, in order.
-    asked: Vec<Asked>,
+    pub(super) asked: Vec<Asked>,
     /// Bytes of the host that count until the step ends; what was read counts until it is forgotten.
-    room: u64,
+    pub(super) room: u64,
     /// Nodes that were seen by the latest look backwards carry its number.
     marks: Vec<u32>,
     mark: u32,
@@ -150,7 +124,7 @@ pub(crate) struct Executor<'d, 's: 'd> {
     /// The planner found no way for this step.
     unplannable: bool,
     /// How many times the cost of the step recomputation may take.
-    patience: u64,
+    pub(super) patience: u64,
     /// What all executions may cost together.
     allowance: u64,
     /// The least that the step is taken to cost.
@@ -253,7 +227,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         }
     }
 
-    fn grow(&mut self, g: &Graph) {
+    pub(super) fn grow(&mut self, g: &Graph) {
         self.tensors.resize(g.values.len().max(self.tensors.len()), None);
         self.ran.resize(g.nodes.len().max(self.ran.len()), false);
         self.infos.0.resize(g.nodes.len().max(self.infos.0.len()), None);
@@ -290,7 +264,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         }
     }
 
-    fn info(&mut self, g: &Graph, n: NodeId) -> Result<Arc<NodeInfo>, RuntimeError> {
+    pub(super) fn info(&mut self, g: &Graph, n: NodeId) -> Result<Arc<NodeInfo>, RuntimeError> {
         if let Some(info) = &self.infos.0[n.index()]
             && (info.prepared.is_some() || self.world.device.is_none() || all_views(&info.facts, g, n))
         {
@@ -674,37 +648,6 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             self.unplannable = true;
         }
         self.online(g, needed, uses).map(Done::Online)
-    }
-
-    /// The step planned ahead, if the planner finds a way.
-    fn planned(&mut self, g: &Graph, needed: &[bool]) -> Result<Option<Script>, RuntimeError> {
-        let (mut nodes, mut commits) = (Vec::new(), Vec::new());
-        for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
-            let n = NodeId(i as u32);
-            let info = self.info(g, n)?;
-            let list = if info.facts.commits.is_empty() { &mut nodes } else { &mut commits };
-            list.push((n, info));
-        }
-        let first = nodes.len();
-        nodes.extend(commits);
-        let past = Past { world: &self.world, tensors: &self.tensors, ran: &self.ran };
-        let layout = Layout::new(g, &nodes, first, self.around, past)?;
-        let budget = self.world.pool.bytes() - self.room.min(self.world.pool.bytes());
-        if self.world.device.is_none() && layout.program.largest_need() > budget {
-            return Err(bug("an op does not fit the pool".to_owned()));
-        }
-        if let Some(schedule) = self.around.plans.find(&layout.program, budget) {
-            return Script::new(g, &layout, &schedule, &self.world).map(Some);
-        }
-        let first_cost = layout.program.steps.iter().map(|s| s.cost).sum::<u64>();
-        let patience = self.patience.min(PLANNED_PATIENCE);
-        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
-        let Ok(schedule) = foresight::plan(&layout.program, limits) else { return Ok(None) };
-        let script = Script::new(g, &layout, &schedule, &self.world)?;
-        if !self.asked.is_empty() {
-            self.around.plans.keep(layout.program, budget, Arc::new(schedule));
-        }
-        Ok(Some(script))
     }
 
     /// Decides as ops come: where the planner sees no way, nested recomputation in another order may find one.

@@ -58,11 +58,11 @@ struct Builder<'a, 'd> {
 }
 
 impl Layout {
-    /// Takes what outputs and commits need (`nodes`, in order, commits last from `commits` on) apart into ops.
+    /// Takes what outputs and commits need (`nodes`, in order) apart into ops; those from `last` on run with all that they read there.
     pub(super) fn new(
         g: &Graph,
         nodes: &[(NodeId, Arc<NodeInfo>)],
-        commits: usize,
+        last: usize,
         around: &Surroundings,
         past: Past<'_, '_>,
     ) -> Result<Layout, RuntimeError> {
@@ -75,7 +75,7 @@ impl Layout {
         };
         let mut b = Builder { g, around, past, layout };
         let ran = |(n, _): &&(NodeId, Arc<NodeInfo>)| b.past.ran[n.index()];
-        let (first, rest): (Vec<_>, Vec<_>) = nodes[..commits].iter().partition(ran);
+        let (first, rest): (Vec<_>, Vec<_>) = nodes[..last].iter().partition(ran);
         for (n, info) in first {
             b.node(*n, info)?;
         }
@@ -83,8 +83,8 @@ impl Layout {
         for (n, info) in rest {
             b.node(*n, info)?;
         }
-        // What commits read from the host is there before the first of them runs.
-        for (n, _) in &nodes[commits..] {
+        // What the last ones read from the host is there before the first of them runs.
+        for (n, _) in &nodes[last..] {
             for v in g.node(*n).inputs.iter().flatten().filter(|v| g.producer(**v).is_none()) {
                 b.place(*v)?;
             }
@@ -93,7 +93,7 @@ impl Layout {
             b.place(*v)?;
         }
         b.layout.program.last = b.layout.work.len();
-        for (n, info) in &nodes[commits..] {
+        for (n, info) in &nodes[last..] {
             b.node(*n, info)?;
         }
         b.finish()
@@ -171,6 +171,7 @@ impl Builder<'_, '_> {
         reads.sort_unstable();
         reads.dedup();
         let at = self.layout.work.len() as u32;
+        let mut commits = Vec::new();
         let mut makes = Vec::with_capacity(node.outputs.len());
         for (o, v) in node.outputs.iter().enumerate() {
             let source = |this: &Self, i: usize| {
@@ -187,6 +188,7 @@ impl Builder<'_, '_> {
                 let (state, offset) = source(self, *input)?;
                 let arena = self.layout.outside[state as usize];
                 let arena = arena.ok_or_else(|| bug("a commit of what is no state".to_owned()))?;
+                commits.push(state);
                 (self.storage(0, Straight::OUTSIDE, Some(arena + offset)), 0)
             } else {
                 let storage = self.storage(self.bytes(*v)?, at, None);
@@ -208,6 +210,7 @@ impl Builder<'_, '_> {
             once: info.facts.once || !info.facts.commits.is_empty(),
             leaf: false,
             over: None,
+            commits,
         });
         self.layout.work.push(Work::Node(n, info.clone()));
         Ok(())

@@ -8,6 +8,7 @@
 mod executor;
 mod layout;
 mod least;
+mod planning;
 mod pool;
 mod refusal;
 mod script;
@@ -24,10 +25,11 @@ use crate::{
     device::{Device, Eager},
     resolve::Region,
 };
-use executor::{Done, Executor, Infos, PATIENCE, Plans, Surroundings, bug, host_key};
+use executor::{Done, Executor, Infos, PATIENCE, Surroundings, bug, host_key};
 use graph::{Bindings, Graph, InputRole, TensorType};
 use least::Known;
 use plan::{Plan, ProgramKind, Rates};
+use planning::Plans;
 use script::Script;
 use std::{collections::BTreeMap, sync::Arc};
 use trace::{Limits, Recipe};

@@ -51,6 +51,8 @@ struct Writer<'a> {
     base: u64,
     /// Where each storage lies in the arena.
     at: Vec<Option<u64>>,
+    /// States of which a commit has written the new version.
+    stale: Vec<bool>,
     script: Script,
 }
 
@@ -77,7 +79,8 @@ impl Script {
             first_cost: schedule.first_cost,
             repeat_cost: schedule.repeat_cost,
         };
-        let mut w = Writer { g, layout, pool, base, at: layout.outside.clone(), script };
+        let stale = vec![false; layout.outside.len()];
+        let mut w = Writer { g, layout, pool, base, at: layout.outside.clone(), stale, script };
         w.take_over(world);
         for action in &schedule.actions {
             match *action {
@@ -103,6 +106,12 @@ impl Script {
         host: &BTreeMap<String, &[u8]>,
         check: bool,
     ) -> Result<(), RuntimeError> {
+        // What is missing is missed before anything is committed.
+        for work in &self.work {
+            if let Work::Leaf(v, Origin::Given(key)) = work {
+                given(g, *v, key, host)?;
+            }
+        }
         let mut regions = self.regions.iter();
         let mut hashes: BTreeMap<u32, blake3::Hash> = BTreeMap::new();
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -111,16 +120,7 @@ impl Script {
                 Move::Shift { from, to, len } => device.shift(from, to, len),
                 Move::Write { step, at } => match &self.work[step as usize] {
                     Work::Leaf(_, Origin::Constant(l)) => device.write(at, l.bytes()),
-                    Work::Leaf(v, Origin::Given(key)) => {
-                        let bytes = host.get(&**key);
-                        let value = g.value(*v);
-                        let given = bytes.filter(|b| Some(b.len() as u64) == value.ty.bytes());
-                        let given = given.ok_or_else(|| RuntimeError::Input {
-                            name: value.name.to_string(),
-                            what: format!("{} is not given", value.ty),
-                        })?;
-                        device.write(at, given);
-                    }
+                    Work::Leaf(v, Origin::Given(key)) => device.write(at, given(g, *v, key, host)?),
                     Work::Node(..) => return Err(bug("a node is no leaf".to_owned())),
                 },
                 Move::Call { step, scratch } => {
@@ -155,6 +155,21 @@ impl Script {
     pub(super) fn results(&self) -> &[Region] {
         &self.results
     }
+}
+
+/// The elements that the step is given for a value.
+fn given<'h>(
+    g: &Graph,
+    v: ValueId,
+    key: &str,
+    host: &BTreeMap<String, &'h [u8]>,
+) -> Result<&'h [u8], RuntimeError> {
+    let value = g.value(v);
+    let bytes = host.get(key).copied().filter(|b| Some(b.len() as u64) == value.ty.bytes());
+    bytes.ok_or_else(|| RuntimeError::Input {
+        name: value.name.to_string(),
+        what: format!("{} is not given", value.ty),
+    })
 }
 
 fn hash(device: &dyn Eager, outputs: &[Region]) -> blake3::Hash {
@@ -227,6 +242,10 @@ impl Writer<'_> {
             return Ok(());
         };
         let node = self.g.node(*n);
+        if step.reads.iter().any(|s| self.stale[*s as usize]) {
+            return Err(bug(format!("{:?} would read what the step has overwritten", node.name)));
+        }
+        step.commits.iter().for_each(|s| self.stale[*s as usize] = true);
         for v in &node.inputs {
             let region = v.map(|v| self.region(v)).transpose()?;
             self.script.regions.push(region);

@@ -5,8 +5,8 @@
 //! each of them once. Where weights are read in every round of a loop that is written out (recurrent layers, simulations), the other seeds
 //! lie far over a small budget, and no local search comes down from there.
 //!
-//! The pass knows no commits. What it repeats may read a state again that its order has committed long before, so that commits are put at
-//! the end, and afterwards as far to the front as the readers of the old version allow.
+//! The pass is told of no commits. What it repeats may read a state again that its order has committed long before, so that commits are put
+//! at the end, and afterwards as far to the front as the readers of the old version allow.
 
 use dtr::foresight::{Action, Limits, Step, Straight, plan};
 
@@ -233,6 +233,7 @@ impl<'i, 'a> Known<'i, 'a> {
                 once: index.once[node as usize],
                 leaf: false,
                 over,
+                commits: Vec::new(),
             });
         }
         let results = index.kept_to_end.iter().map(|&v| index.value_group[v as usize]);
