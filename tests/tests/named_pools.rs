@@ -1,9 +1,18 @@
-//! The pool that a refusal names does at once, however little the refused one was.
+//! The pool that a refusal names does at once, however little the refused one was, and it is found soon.
 
+use graph::{Graph, NodeId};
 use onnx_models::ModelProto;
+use runtime::{
+    Available, BesideBody, Call, CpuDevice, Device, Eager, EagerBody, LoadedProgram, Prepared, Region,
+    RunOptions, RunReport, RuntimeError,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 use tests::{
     bodies::{graph, ints, model, tensor, weight},
-    written::{Array, floats, least, session, state, step},
+    written::{Array, floats, least, session, session_on, state, step},
 };
 
 /// Scans over rows, a loop that goes on as long as a sum says, and a sequence that leads nowhere: what the walk runs and what the step keeps
@@ -137,4 +146,83 @@ fn the_pool_that_a_refusal_names_is_enough_at_once() {
     // From whichever pool one comes.
     let refusal = step(&mut session(&model, named / 2), &data, 1).unwrap_err();
     assert_eq!(least(&refusal), Some(named), "{refusal}");
+}
+
+/// A device that counts kernels.
+struct Counting(CpuDevice, Arc<AtomicU64>);
+
+struct Calls<'a>(&'a mut dyn Eager, &'a AtomicU64);
+
+impl Eager for Calls<'_> {
+    fn prepare(&mut self, graph: &Graph, node: NodeId) -> Result<Prepared, RuntimeError> {
+        self.0.prepare(graph, node)
+    }
+    fn call(
+        &mut self,
+        kernel: &Prepared,
+        inputs: &[Option<Region>],
+        outputs: &[Region],
+        workspace: Option<Region>,
+    ) -> Result<(), String> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.call(kernel, inputs, outputs, workspace)
+    }
+    fn read(&self, offset: u64, bytes: &mut [u8]) {
+        self.0.read(offset, bytes);
+    }
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.0.write(offset, bytes);
+    }
+    fn shift(&mut self, from: u64, to: u64, len: u64) {
+        self.0.shift(from, to, len);
+    }
+}
+
+impl Device for Counting {
+    fn kind(&self) -> plan::Device {
+        self.0.kind()
+    }
+    fn available(&self) -> Option<Available> {
+        self.0.available()
+    }
+    fn allocate(&mut self, bytes: u64) -> Result<(), RuntimeError> {
+        self.0.allocate(bytes)
+    }
+    fn load(&mut self, graph: &Graph, calls: Vec<Call>) -> Result<LoadedProgram, RuntimeError> {
+        self.0.load(graph, calls)
+    }
+    fn run(&mut self, program: LoadedProgram, options: RunOptions) -> Result<RunReport, RuntimeError> {
+        self.0.run(program, options)
+    }
+    fn eager(&mut self, body: &mut EagerBody<'_>) -> Result<(), RuntimeError> {
+        let count = self.1.clone();
+        self.0.eager(&mut |e| body(&mut Calls(e, &count)))
+    }
+    fn eager_beside(&mut self, bytes: u64, body: &mut BesideBody<'_>) -> Result<(), RuntimeError> {
+        let count = self.1.clone();
+        self.0.eager_beside(bytes, &mut |e, base| body(&mut Calls(e, &count), base))
+    }
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), RuntimeError> {
+        self.0.write(offset, bytes)
+    }
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+        self.0.read(offset, bytes)
+    }
+    fn zero(&mut self, offset: u64, len: u64) -> Result<(), RuntimeError> {
+        self.0.zero(offset, len)
+    }
+}
+
+/// One value that comes back may ask for thousands of others, and each of them for others again.
+#[test]
+fn a_refusal_does_not_recompute_for_ever() {
+    let (model, data) = (scans(), rows(100));
+    let (_, free) = step(&mut session(&model, 1 << 26), &data, 1).unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let device = Box::new(Counting(CpuDevice::new(1).unwrap(), calls.clone()));
+    let mut s = session_on(&onnx_models::to_bytes(&model).unwrap(), 8192, device);
+    let refusal = step(&mut s, &data, 1).unwrap_err();
+    assert!(refusal.contains("out of memory") && least(&refusal).is_some(), "{refusal}");
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(calls < 20 * free.nodes, "{calls} kernels for {} nodes", free.nodes);
 }
