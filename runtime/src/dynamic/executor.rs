@@ -402,15 +402,17 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     /// The refusal at an op.
     fn full(&self, op: u32, held: u64, thrashing: bool) -> RuntimeError {
         let record = &self.world.ops[op as usize];
+        let pool = &self.world.pool;
         RuntimeError::PoolFull(Box::new(super::PoolFull {
             node: record.name.to_string(),
             op: record.op.to_string(),
             needed: self.world.needed(),
-            live: self.world.pool.live(),
+            live: pool.live(),
             base: self.world.base(),
-            pool: self.world.pool.bytes(),
-            largest_hole: self.world.pool.largest_hole(),
-            held,
+            pool: pool.bytes(),
+            largest_hole: pool.largest_hole().min(pool.bytes().saturating_sub(pool.live())),
+            // What is read stays on the host until the walk has ended.
+            held: held + pool.lent(),
             thrashing,
             holders: self.world.holders(10),
             least: None,
