@@ -153,6 +153,34 @@ fn a_loop_that_never_ran_has_collected_nothing_of_its_bodys_shape() {
         let trained = step(&model, &data(0)).get("w");
         assert_eq!(trained.to_floats(), w.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
     }
+    // Data decide in the body, and the file says what it collects in sizes of the inputs.
+    let branch = |op: &str, o: &str| graph("", vec![node(op, "next", o, vec![])], o, vec![]);
+    let steps = graph(
+        "i:int64[] go:bool[] h[N,4]",
+        vec![
+            node("Identity", "go", "on", vec![]),
+            node("MatMul", "h w", "next", vec![]),
+            node("ReduceSum", "next", "sum", vec![int("keepdims", 0)]),
+            node("Greater", "sum zero", "more", vec![]),
+            node(
+                "If",
+                "more",
+                "row",
+                vec![body("then_branch", branch("Tanh", "t")), body("else_branch", branch("Neg", "u"))],
+            ),
+        ],
+        "on:bool[] next[N,4] row[N,4]",
+        vec![],
+    );
+    let mut nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", steps)])];
+    nodes.extend(mean_square("y"));
+    let weights = vec![weight("w", &[4, 4], &w), weight("zero", &[], &[0.0])];
+    let model = write(dir.path(), "i.onnx", 17, graph("x[N,4] m:int64[]", nodes, "loss[] y rows", weights));
+    for m in [0, 2] {
+        let data = arrays(&dir.path().join("i.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[m])]);
+        assert_eq!(run(&model, &data, &["--inference"]).floats("rows").0, [m as u64, 3, 4]);
+        step(&model, &data);
+    }
     // What only data could tell is said to be so.
     let counted = graph(
         "i:int64[] go:bool[] h",
