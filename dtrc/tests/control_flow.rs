@@ -446,16 +446,25 @@ fn a_loop_that_ends_by_its_trip_count_at_the_latest_may_take_long_in_a_small_poo
     // What nobody reads need not be known.
     nodes.push(node("NobodyKnows", "h", "idle", vec![]));
     let steps = graph("i:int64[] go:bool[] h[2]", nodes, "on:bool[] h14[2]", vec![]);
-    let most = support::onnx::numbers("most", &[], &[20_000]);
-    let all = graph(
-        "x[2] enough:int64[]",
-        vec![node("Loop", "most _ x", "y", vec![body("body", steps)])],
-        "y[2]",
-        vec![most],
-    );
-    let model = write(dir.path(), "l.onnx", 17, all);
+    let with = |most: &str, trips: i64| {
+        let most_trips = support::onnx::numbers("most", &[], &[trips]);
+        let call = format!("{most} yes x");
+        let yes = node("Equal", "enough enough", "yes", vec![]);
+        let all = vec![yes, node("Loop", &call, "y", vec![body("body", steps.clone())])];
+        let all = graph("x[2] enough:int64[]", all, "y[2]", vec![most_trips]);
+        write(dir.path(), &format!("{most}{trips}.onnx"), 17, all)
+    };
+    let model = with("most", 20_000);
     let x: &[f32] = &[1.5, -2.0];
     let data = arrays(&dir.path().join("l.npz"), &[("x", &[2], x)], &[("enough", &[], &[9_000])]);
     let mut done = run(&model, &data, &["--inference"]);
     assert_eq!(done.floats("y").1, [1.5, -2.0]);
+    // What may take longer is told the way out that it has.
+    let counted = "and its trip count, 200000, allows more; give a larger budget, or a smaller trip count";
+    for (model, way_out) in
+        [(with("most", 200_000), counted), (with("_", 0), "; give a larger budget, or a trip count")]
+    {
+        let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+        refused.fails(65, &["still going on after 131072 nodes", way_out]);
+    }
 }

@@ -265,9 +265,13 @@ impl<'s> Walk<'s, '_, '_> {
     }
 
     /// Refuses to go on where data decide and have decided too often.
-    pub(crate) fn go_on(&self, node: &SourceNode) -> Result<(), TraceError> {
+    pub(crate) fn go_on(&self, node: &SourceNode, trips: Option<i64>) -> Result<(), TraceError> {
         let most = self.options.limits.open;
-        if self.walked > most { Err(at(node, TraceErrorKind::Endless { nodes: most })) } else { Ok(()) }
+        if self.walked > most {
+            Err(at(node, TraceErrorKind::Endless { nodes: most, trips }))
+        } else {
+            Ok(())
+        }
     }
 
     /// Runs the rule of a node; where it misses the elements of a value that the oracle can compute, again with them.
