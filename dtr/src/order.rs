@@ -27,6 +27,40 @@ pub(crate) struct Order {
     given: Vec<(u32, u64)>,
     mark: u32,
     looks: usize,
+    taken: Taken,
+}
+
+/// Storages that are held while the next argument is taken: an op may have thousands of arguments.
+#[derive(Default)]
+struct Taken {
+    /// By storage: the number of the line that took it.
+    by: Vec<u32>,
+    line: u32,
+    /// The first tensor of the earliest one.
+    earliest: Option<u32>,
+}
+
+impl Taken {
+    /// Begins a line with nothing taken.
+    fn clear(&mut self, storages: usize) {
+        self.by.resize(storages.max(self.by.len()), 0);
+        if self.line == u32::MAX {
+            self.by.fill(0);
+            self.line = 0;
+        }
+        self.line += 1;
+        self.earliest = None;
+    }
+
+    fn add(&mut self, program: &Program, storage: u32) {
+        self.by[storage as usize] = self.line;
+        let root = program.storages[storage as usize].root;
+        self.earliest = Some(self.earliest.map_or(root, |earliest| earliest.min(root)));
+    }
+
+    fn contains(&self, storage: u32) -> bool {
+        self.by[storage as usize] == self.line
+    }
 }
 
 impl Order {
@@ -58,27 +92,27 @@ impl Order {
 
     /// Bytes that suffice to take an op's arguments in this order and to run it.
     fn need_in_line(&mut self, program: &Program, op: &Op, line: &[u32]) -> u64 {
-        let (mut taken, mut held, mut need) = (Vec::new(), 0u64, op.bytes);
+        self.taken.clear(program.storages.len());
+        let (mut held, mut need) = (0u64, op.bytes);
         for &arg in line {
             let Tensor { op, storage } = program.tensors[arg as usize];
-            if program.ops[op as usize].constant || taken.contains(&storage) {
+            if program.ops[op as usize].constant || self.taken.contains(storage) {
                 continue;
             }
             self.mark += 1;
             self.looks = 0;
-            need = need.max(held.saturating_add(self.need_given(program, op, &taken)));
+            need = need.max(held.saturating_add(self.need_given(program, op)));
             held = held.saturating_add(program.storages[storage as usize].bytes);
-            taken.push(storage);
+            self.taken.add(program, storage);
         }
         need.max(held.saturating_add(op.bytes))
     }
 
     /// Bytes beyond those taken that suffice to run an op when the storages taken are there. The depth of recursion is at most [`LOOKS`].
-    fn need_given(&mut self, program: &Program, id: u32, taken: &[u32]) -> u64 {
+    fn need_given(&mut self, program: &Program, id: u32) -> u64 {
         let from_nothing = self.needs[id as usize];
         let op = &program.ops[id as usize];
-        let earliest = taken.iter().map(|&storage| program.storages[storage as usize].root).min();
-        if earliest.is_none_or(|earliest| op.first <= earliest) || self.looks >= LOOKS {
+        if self.taken.earliest.is_none_or(|earliest| op.first <= earliest) || self.looks >= LOOKS {
             return from_nothing;
         }
         let (mark, known) = self.given[id as usize];
@@ -90,10 +124,10 @@ impl Order {
         let line = op.args as usize..(op.args + op.arity) as usize;
         for index in line.clone() {
             let Tensor { op, storage } = program.tensors[self.lines[index] as usize];
-            if program.ops[op as usize].constant || taken.contains(&storage) {
+            if program.ops[op as usize].constant || self.taken.contains(storage) {
                 continue;
             }
-            need = need.max(held.saturating_add(self.need_given(program, op, taken)));
+            need = need.max(held.saturating_add(self.need_given(program, op)));
             let again = self.lines[line.start..index]
                 .iter()
                 .any(|&before| program.tensors[before as usize].storage == storage);

@@ -153,6 +153,34 @@ fn a_loop_that_never_ran_has_collected_nothing_of_its_bodys_shape() {
         let trained = step(&model, &data(0)).get("w");
         assert_eq!(trained.to_floats(), w.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
     }
+    // Data decide in the body, and the file says what it collects in sizes of the inputs.
+    let branch = |op: &str, o: &str| graph("", vec![node(op, "next", o, vec![])], o, vec![]);
+    let steps = graph(
+        "i:int64[] go:bool[] h[N,4]",
+        vec![
+            node("Identity", "go", "on", vec![]),
+            node("MatMul", "h w", "next", vec![]),
+            node("ReduceSum", "next", "sum", vec![int("keepdims", 0)]),
+            node("Greater", "sum zero", "more", vec![]),
+            node(
+                "If",
+                "more",
+                "row",
+                vec![body("then_branch", branch("Tanh", "t")), body("else_branch", branch("Neg", "u"))],
+            ),
+        ],
+        "on:bool[] next[N,4] row[N,4]",
+        vec![],
+    );
+    let mut nodes = vec![node("Loop", "m _ x", "y rows", vec![body("body", steps)])];
+    nodes.extend(mean_square("y"));
+    let weights = vec![weight("w", &[4, 4], &w), weight("zero", &[], &[0.0])];
+    let model = write(dir.path(), "i.onnx", 17, graph("x[N,4] m:int64[]", nodes, "loss[] y rows", weights));
+    for m in [0, 2] {
+        let data = arrays(&dir.path().join("i.npz"), &[("x", &[3, 4], &x)], &[("m", &[], &[m])]);
+        assert_eq!(run(&model, &data, &["--inference"]).floats("rows").0, [m as u64, 3, 4]);
+        step(&model, &data);
+    }
     // What only data could tell is said to be so.
     let counted = graph(
         "i:int64[] go:bool[] h",
@@ -418,16 +446,25 @@ fn a_loop_that_ends_by_its_trip_count_at_the_latest_may_take_long_in_a_small_poo
     // What nobody reads need not be known.
     nodes.push(node("NobodyKnows", "h", "idle", vec![]));
     let steps = graph("i:int64[] go:bool[] h[2]", nodes, "on:bool[] h14[2]", vec![]);
-    let most = support::onnx::numbers("most", &[], &[20_000]);
-    let all = graph(
-        "x[2] enough:int64[]",
-        vec![node("Loop", "most _ x", "y", vec![body("body", steps)])],
-        "y[2]",
-        vec![most],
-    );
-    let model = write(dir.path(), "l.onnx", 17, all);
+    let with = |most: &str, trips: i64| {
+        let most_trips = support::onnx::numbers("most", &[], &[trips]);
+        let call = format!("{most} yes x");
+        let yes = node("Equal", "enough enough", "yes", vec![]);
+        let all = vec![yes, node("Loop", &call, "y", vec![body("body", steps.clone())])];
+        let all = graph("x[2] enough:int64[]", all, "y[2]", vec![most_trips]);
+        write(dir.path(), &format!("{most}{trips}.onnx"), 17, all)
+    };
+    let model = with("most", 20_000);
     let x: &[f32] = &[1.5, -2.0];
     let data = arrays(&dir.path().join("l.npz"), &[("x", &[2], x)], &[("enough", &[], &[9_000])]);
     let mut done = run(&model, &data, &["--inference"]);
     assert_eq!(done.floats("y").1, [1.5, -2.0]);
+    // What may take longer is told the way out that it has.
+    let counted = "and its trip count, 200000, allows more; give a larger budget, or a smaller trip count";
+    for (model, way_out) in
+        [(with("most", 200_000), counted), (with("_", 0), "; give a larger budget, or a trip count")]
+    {
+        let refused = dtrc(&["run", &model, "--inference", "--data", &data, "--budget", "1M"]);
+        refused.fails(65, &["still going on after 131072 nodes", way_out]);
+    }
 }

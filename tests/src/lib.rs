@@ -1,5 +1,6 @@
 //! What the tests across crates share: where the handed data is, reference numbers, evaluation of training steps.
 
+pub mod bodies;
 pub mod on_cuda;
 pub mod onnxruntime;
 pub mod open;

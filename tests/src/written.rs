@@ -7,7 +7,7 @@ use compiler::{
     train::{Optimizer, TrainOptions},
 };
 use onnx_models::ModelProto;
-use runtime::{CpuDevice, DynamicReport, LoadOptions, RunOptions, Session, StepInputs};
+use runtime::{CpuDevice, Device, DynamicReport, LoadOptions, RunOptions, Session, StepInputs};
 
 /// One input: name, extents, elements.
 pub type Array = (&'static str, Vec<u64>, Vec<u8>);
@@ -36,6 +36,19 @@ pub fn session_of(model: &[u8], pool: u64) -> Session {
 ///
 /// As [`session`].
 pub fn session_as(model: &[u8], pool: u64, change: impl FnOnce(&mut TrainOptions)) -> Session {
+    made(model, pool, Box::new(CpuDevice::new(1).expect("a device")), change)
+}
+
+/// As [`session_of`], on a device.
+///
+/// # Panics
+///
+/// As [`session`].
+pub fn session_on(model: &[u8], pool: u64, device: Box<dyn Device>) -> Session {
+    made(model, pool, device, |_| {})
+}
+
+fn made(model: &[u8], pool: u64, device: Box<dyn Device>, change: impl FnOnce(&mut TrainOptions)) -> Session {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("model.onnx");
     std::fs::write(&path, model).expect("a file");
@@ -60,7 +73,6 @@ pub fn session_as(model: &[u8], pool: u64, change: impl FnOnce(&mut TrainOptions
     // Room for the state; how far a loop may go that only data end follows from the budget.
     let budget = pool.saturating_add(1 << 28);
     let plan = dynamic::plan(&request, budget, Some(pool)).unwrap_or_else(|e| panic!("{e}"));
-    let device = Box::new(CpuDevice::new(1).expect("a device"));
     Session::load(plan, device, &mut crate::Weights(&open.weights), LoadOptions::default())
         .unwrap_or_else(|e| panic!("{e}"))
 }

@@ -46,6 +46,16 @@ fn elements_and_indices_on_the_host_count() {
     let before = state(&small);
     let refusal = step(&mut small, &data, 1).unwrap_err();
     assert!(refusal.contains("out of memory") && state(&small) == before, "{refusal}");
+    // Its figures add up: what is read is in use, held, and in nobody's free run.
+    let figure = |before: &str| -> u64 {
+        let rest = refusal.split_once(before).unwrap_or_else(|| panic!("no {before:?} in {refusal}")).1;
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let pool = figure("of the pool's ");
+    let live = figure(&format!("of the pool's {pool} bytes "));
+    let (needed, free_run) = (figure("it needs "), figure("longest free run is "));
+    assert!(free_run < needed && live + free_run <= pool, "{refusal}");
+    assert!(figure("\"(read on the host)\" ") >= indices, "{refusal}");
     let named = least(&refusal).unwrap_or_else(|| panic!("{refusal}"));
     let mut tight = session_of(&model, named);
     let (got, report) = step(&mut tight, &data, 1).unwrap_or_else(|e| panic!("{named}: {e}"));

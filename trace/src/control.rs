@@ -103,7 +103,7 @@ impl<'s> Walk<'s, '_, '_> {
         while i < most && go {
             self.walk_on(node, 1)?;
             if open {
-                self.go_on(node)?;
+                self.go_on(node, given(0).map(|_| most))?;
             }
             self.b.set_scope(&*node.name);
             let ints = |n: i64| Literal::ints(&[n]).reshaped(Vec::new());

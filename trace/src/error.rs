@@ -43,16 +43,27 @@ pub enum TraceErrorKind {
     },
     /// Data let its loops go on for too long.
     #[error(
-        "still going on after {nodes} nodes: a loop whose end data decide may have so many in this much memory; give a larger budget, or a \
-         trip count"
+        "still going on after {nodes} nodes: a loop whose end data decide may have so many in this much memory{}",
+        way_out(*trips)
     )]
     Endless {
         /// The limit.
         nodes: usize,
+        /// Its trip count, if it has one.
+        trips: Option<i64>,
     },
     /// The value that decides could not be computed.
     #[error("{0}")]
     Oracle(String),
+}
+
+fn way_out(trips: Option<i64>) -> String {
+    match trips {
+        None => "; give a larger budget, or a trip count".to_owned(),
+        Some(n) => {
+            format!(", and its trip count, {n}, allows more; give a larger budget, or a smaller trip count")
+        }
+    }
 }
 
 impl fmt::Display for TraceError {

@@ -1,14 +1,15 @@
 //! What a body that never runs would have given: only its types, for the empty tensors of what was to be collected.
 //!
 //! A loop of no iterations still has scan outputs, of extent 0. Where the file leaves the shape of an element open, the body is walked once
-//! with what it would have read, nothing is computed, and all of it is taken back.
+//! with what it would have read, nothing is computed, and all of it is taken back. Where data decide in the body, so that no walk tells, the
+//! file's word is taken with the sizes of the inputs in it.
 
 use crate::{
     Body, SourceNode,
     error::{TraceError, TraceErrorKind},
     walk::{Item, Walk, at, wrong},
 };
-use graph::{InputRole, Literal, TensorType, ValueId};
+use graph::{Bindings, InputRole, Literal, TensorType, ValueId};
 
 /// What a body that never runs would have read, in the order of its inputs.
 pub(crate) struct Unrun<'a> {
@@ -29,9 +30,16 @@ impl<'s> Walk<'s, '_, '_> {
         from: usize,
         given: Unrun<'_>,
     ) -> Result<Vec<TensorType>, TraceError> {
-        let said = |o: usize| body.output_types.get(o).cloned().flatten();
-        let said = (from..body.outputs.len()).map(|o| said(o).filter(|t| t.shape.fixed().is_some()));
-        if let Some(types) = said.collect() {
+        let said = |sizes: &Bindings| -> Option<Vec<TensorType>> {
+            let types = (from..body.outputs.len()).map(|o| body.output_types.get(o).cloned().flatten());
+            let bound = types.map(|t| {
+                let mut t = t?;
+                t.shape = t.shape.substitute(sizes);
+                t.shape.fixed().is_some().then_some(t)
+            });
+            bound.collect()
+        };
+        if let Some(types) = said(&Bindings::new()) {
             return Ok(types);
         }
         let before = self.b.mark();
@@ -53,17 +61,20 @@ impl<'s> Walk<'s, '_, '_> {
             self.b.unique(&name);
         }
         self.forget(body, first_new);
-        found.map_err(|e| {
+        found.or_else(|e| {
             let silent = match &e.kind {
                 TraceErrorKind::Dynamic { dims, .. } => dims.is_empty(),
                 TraceErrorKind::Model(_) | TraceErrorKind::Op(_) | TraceErrorKind::Unsupported(_) => true,
                 _ => false,
             };
             if !silent {
-                return e;
+                return Err(e);
+            }
+            if let Some(types) = said(self.sizes) {
+                return Ok(types);
             }
             let what = "no iteration ran, the file does not say the shape of what it would have collected, and its body does not tell";
-            wrong(node, format!("{what}: {e}"))
+            Err(wrong(node, format!("{what}: {e}")))
         })
     }
 

@@ -92,6 +92,8 @@ pub(crate) struct Walk<'s, 'g, 'o> {
     pub(crate) oracle: &'o mut dyn Oracle,
     pub(crate) items: HashMap<Arc<str>, Item>,
     pub(crate) traced: Traced,
+    /// Sizes of the inputs.
+    pub(crate) sizes: &'s Bindings,
     /// How many bodies the walk is inside of.
     pub(crate) depth: u32,
     /// Whether the walk only finds types: nobody is asked, and what it makes is taken back.
@@ -101,9 +103,9 @@ pub(crate) struct Walk<'s, 'g, 'o> {
 }
 
 /// Walks a program into an empty graph, with the sizes that `bindings` give to its inputs.
-pub fn walk(
-    source: &Source,
-    bindings: &Bindings,
+pub fn walk<'s>(
+    source: &'s Source,
+    bindings: &'s Bindings,
     options: Options,
     graph: &mut Graph,
     oracle: &mut dyn Oracle,
@@ -115,11 +117,12 @@ pub fn walk(
         oracle,
         items: HashMap::new(),
         traced: Traced::default(),
+        sizes: bindings,
         depth: 0,
         unrun: false,
         walked: 0,
     };
-    w.declare(bindings);
+    w.declare();
     for node in &source.body.nodes {
         w.node(node)?;
     }
@@ -139,10 +142,10 @@ pub(crate) fn wrong(node: &SourceNode, what: impl Into<String>) -> TraceError {
 
 impl<'s> Walk<'s, '_, '_> {
     /// Inputs; reserves all names of the main graph.
-    fn declare(&mut self, bindings: &Bindings) {
+    fn declare(&mut self) {
         for (name, ty) in &self.source.inputs {
             let mut ty = ty.clone();
-            ty.shape = ty.shape.substitute(bindings);
+            ty.shape = ty.shape.substitute(self.sizes);
             let unique = self.b.unique(name);
             let v = self.b.graph_mut().add_input(unique, ty, InputRole::Data);
             self.items.insert(name.clone(), Item::Tensor(v));
@@ -262,9 +265,13 @@ impl<'s> Walk<'s, '_, '_> {
     }
 
     /// Refuses to go on where data decide and have decided too often.
-    pub(crate) fn go_on(&self, node: &SourceNode) -> Result<(), TraceError> {
+    pub(crate) fn go_on(&self, node: &SourceNode, trips: Option<i64>) -> Result<(), TraceError> {
         let most = self.options.limits.open;
-        if self.walked > most { Err(at(node, TraceErrorKind::Endless { nodes: most })) } else { Ok(()) }
+        if self.walked > most {
+            Err(at(node, TraceErrorKind::Endless { nodes: most, trips }))
+        } else {
+            Ok(())
+        }
     }
 
     /// Runs the rule of a node; where it misses the elements of a value that the oracle can compute, again with them.

@@ -59,10 +59,9 @@ pub fn is_sequence(info: &pb::ValueInfoProto) -> bool {
     })
 }
 
-/// What the file says of a value's type: `None` if not all of its sizes are numbers.
+/// What the file says of a value's type: `None` if it says less than the number of axes.
 pub fn value_type(info: &pb::ValueInfoProto) -> Option<TensorType> {
-    let ty = input_type(info, &BTreeSet::new(), &mut BTreeSet::new()).ok()?;
-    ty.shape.fixed().is_some().then_some(ty)
+    input_type(info, &BTreeSet::new(), &mut BTreeSet::new()).ok()
 }
 
 fn input_type(

@@ -168,7 +168,7 @@ pub fn from_trace(file: &ModelSource, e: TraceError) -> ImportError {
         TraceErrorKind::Op(e) => ImportErrorKind::Op(e),
         TraceErrorKind::Dynamic { what, dims } => ImportErrorKind::Dynamic { what, dims },
         TraceErrorKind::Unsupported(what) => ImportErrorKind::Unsupported(what),
-        TraceErrorKind::TooLong { nodes } | TraceErrorKind::Endless { nodes } => {
+        TraceErrorKind::TooLong { nodes } | TraceErrorKind::Endless { nodes, .. } => {
             ImportErrorKind::TooLong { nodes }
         }
     };

@@ -28,6 +28,8 @@ pub(super) const PATIENCE: u64 = 64;
 
 /// The same where the whole step is known.
 pub(super) const PLANNED_PATIENCE: u64 = 8;
+/// What a step is taken to cost at least, in estimated nanoseconds: of the first ops some may have to be repeated often.
+const FEW_NS: u64 = 250_000;
 /// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
 const LARGE: usize = 3_000;
 /// Patience with those.
@@ -159,7 +161,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             unplannable: false,
             patience,
             allowance: u64::MAX,
-            step_cost: 1_000_000,
+            step_cost: FEW_NS,
             planning_ns: 0,
         })
     }
@@ -349,6 +351,8 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         &mut self,
         f: impl FnOnce(&mut Machine, &mut PoolWorld<'d>) -> Result<(), dtr::Error>,
     ) -> Result<(), RuntimeError> {
+        // One nested recomputation alone may take for ever.
+        self.machine.limit_repeats(self.most_repeats());
         f(&mut self.machine, &mut self.world).map_err(|e| match e {
             dtr::Error::World(inner) => match inner.downcast::<RuntimeError>() {
                 Ok(e) => *e,
@@ -358,25 +362,31 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
         })?;
-        let stats = self.machine.stats();
-        if stats.repeat_cost > self.patience.saturating_mul(stats.first_cost.max(self.step_cost)) {
+        if self.machine.stats().repeat_cost > self.most_repeats() {
             return Err(self.full(self.world.asked(), 0, true));
         }
         Ok(())
     }
 
+    /// What recomputation may cost.
+    fn most_repeats(&self) -> u64 {
+        self.patience.saturating_mul(self.machine.stats().first_cost.max(self.step_cost))
+    }
+
     /// The refusal at an op.
     fn full(&self, op: u32, held: u64, thrashing: bool) -> RuntimeError {
         let record = &self.world.ops[op as usize];
+        let pool = &self.world.pool;
         RuntimeError::PoolFull(Box::new(super::PoolFull {
             node: record.name.to_string(),
             op: record.op.to_string(),
             needed: self.world.needed(),
-            live: self.world.pool.live(),
+            live: pool.live(),
             base: self.world.base(),
-            pool: self.world.pool.bytes(),
-            largest_hole: self.world.pool.largest_hole(),
-            held,
+            pool: pool.bytes(),
+            largest_hole: pool.largest_hole().min(pool.bytes().saturating_sub(pool.live())),
+            // What is read stays on the host until the walk has ended.
+            held: held + pool.lent(),
             thrashing,
             holders: self.world.holders(10),
             least: None,
@@ -670,8 +680,6 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
             self.step_cost += self.info(g, NodeId(i as u32))?.cost;
         }
-        // One nested recomputation alone may take for ever.
-        self.machine.limit_repeats(self.patience.saturating_mul(self.step_cost));
         let mut commits = Vec::new();
         for (i, needed) in needed.into_iter().enumerate() {
             let n = NodeId(i as u32);

@@ -82,9 +82,11 @@ impl Trial<'_> {
         e.recall(&self.infos);
         let done = e.finish_walked(step, known.walked.as_ref());
         let (mut peak, stats) = (e.world.report().peak, e.stats());
+        let done = done.ok()?;
+        // A run that failed may have got no further than the walk's graph, whose nodes have other numbers.
         self.infos = e.into_infos();
         let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
-        if let Done::Planned(script) = done.ok()? {
+        if let Done::Planned(script) = done {
             first += script.first_cost;
             repeat += script.repeat_cost;
             peak = peak.max(script.peak);

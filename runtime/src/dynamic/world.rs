@@ -228,7 +228,7 @@ impl<'d> PoolWorld<'d> {
         Some(Region { offset: at + t.offset, len: t.bytes })
     }
 
-    /// The largest holders of the pool.
+    /// The largest holders of the pool, what is lent among them.
     pub(crate) fn holders(&self, most: usize) -> Vec<Holder> {
         let mut all: Vec<&StorageRecord> =
             self.storages.iter().filter(|s| s.at.is_some() && s.bytes > 0).collect();
@@ -237,7 +237,14 @@ impl<'d> PoolWorld<'d> {
             node: self.ops.get(s.op as usize).map_or_else(String::new, |o| o.name.to_string()),
             bytes: s.bytes,
         };
-        all.iter().take(most).map(holder).collect()
+        let mut holders: Vec<Holder> = all.iter().take(most).map(holder).collect();
+        let lent = self.pool.lent();
+        if lent > 0 {
+            let at = holders.partition_point(|h| h.bytes >= lent);
+            holders.insert(at, Holder { node: "(read on the host)".to_owned(), bytes: lent });
+            holders.truncate(most);
+        }
+        holders
     }
 
     /// Bytes of the places that an op's outputs need.
