@@ -1,7 +1,7 @@
 //! Attributes of an operator: plain data in a fixed order.
 
 use crate::{DType, Literal};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
 /// One attribute value.
@@ -36,7 +36,102 @@ pub enum AttrError {
 
 /// The attributes of a node, ordered by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Attrs(pub BTreeMap<String, Attr>);
+pub struct Attrs(pub AttrMap);
+
+/// A map of few entries: a sorted list, since the first node of a tree has room for eleven, and there are many nodes with one attribute.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AttrMap(Vec<(String, Attr)>);
+
+type Entries<'a> =
+    std::iter::Map<std::slice::Iter<'a, (String, Attr)>, fn(&'a (String, Attr)) -> (&'a String, &'a Attr)>;
+
+impl AttrMap {
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0.binary_search_by(|(k, _)| k.as_str().cmp(name))
+    }
+
+    /// The attribute of that name.
+    pub fn get(&self, name: &str) -> Option<&Attr> {
+        self.find(name).ok().map(|at| &self.0[at].1)
+    }
+
+    /// The attribute of that name, to be changed.
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut Attr> {
+        self.find(name).ok().map(|at| &mut self.0[at].1)
+    }
+
+    /// Whether there is one of that name.
+    pub fn contains_key(&self, name: &str) -> bool {
+        self.find(name).is_ok()
+    }
+
+    /// Adds an attribute, or gives the one of that name another value; the one before.
+    pub fn insert(&mut self, name: String, value: Attr) -> Option<Attr> {
+        match self.find(&name) {
+            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
+            Err(at) => {
+                self.0.reserve_exact(1);
+                self.0.insert(at, (name, value));
+                None
+            }
+        }
+    }
+
+    /// Takes the attribute of that name out.
+    pub fn remove(&mut self, name: &str) -> Option<Attr> {
+        self.find(name).ok().map(|at| self.0.remove(at).1)
+    }
+
+    /// Names and attributes in order.
+    pub fn iter(&self) -> Entries<'_> {
+        self.into_iter()
+    }
+
+    /// Names in order.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(k, _)| k)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'a> IntoIterator for &'a AttrMap {
+    type Item = (&'a String, &'a Attr);
+    type IntoIter = Entries<'a>;
+
+    fn into_iter(self) -> Entries<'a> {
+        self.0.iter().map(|(k, a)| (k, a))
+    }
+}
+
+/// Of several with one name the last.
+impl FromIterator<(String, Attr)> for AttrMap {
+    fn from_iter<I: IntoIterator<Item = (String, Attr)>>(entries: I) -> AttrMap {
+        AttrMap(entries.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect())
+    }
+}
+
+impl Serialize for AttrMap {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.len()))?;
+        self.iter().try_for_each(|(k, a)| map.serialize_entry(k, a))?;
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for AttrMap {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<AttrMap, D::Error> {
+        BTreeMap::deserialize(deserializer).map(|map| map.into_iter().collect())
+    }
+}
 
 impl Attrs {
     /// No attributes.
@@ -154,5 +249,32 @@ from!(i64 => Int, f64 => Float, &str => Str, String => Str, Vec<i64> => Ints, &[
 impl From<bool> for Attr {
     fn from(b: bool) -> Attr {
         Attr::Int(i64::from(b))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_does_as_a_map_does() {
+        let (mut list, mut map) = (AttrMap::default(), BTreeMap::new());
+        for (i, name) in ["b", "d", "a", "c", "b", "a"].into_iter().enumerate() {
+            let (a, b) = (Attr::Int(i as i64), Attr::Int(i as i64));
+            assert_eq!(list.insert(name.to_owned(), a), map.insert(name.to_owned(), b));
+            assert!(list.iter().eq(map.iter()) && list.len() == map.len());
+        }
+        assert_eq!(list.remove("c"), map.remove("c"));
+        assert_eq!(list.remove("z"), None);
+        assert!(list.contains_key("d") && !list.contains_key("c") && list.keys().eq(map.keys()));
+        if let Some(a) = list.get_mut("d") {
+            *a = Attr::Str("x".to_owned());
+        }
+        map.insert("d".to_owned(), Attr::Str("x".to_owned()));
+        assert_eq!(list.get("d"), map.get("d"));
+        let bytes = postcard::to_allocvec(&map).unwrap();
+        assert_eq!(postcard::to_allocvec(&list).unwrap(), bytes);
+        assert_eq!(postcard::from_bytes::<AttrMap>(&bytes).unwrap(), list);
+        assert_eq!(map.into_iter().collect::<AttrMap>(), list);
     }
 }

@@ -15,7 +15,7 @@ mod parse;
 mod text;
 mod verify;
 
-pub use attr::{Attr, AttrError, Attrs};
+pub use attr::{Attr, AttrError, AttrMap, Attrs};
 pub use dim::{Bindings, Dim, Interval, Symbol};
 pub use dtype::DType;
 pub use facts::{Facts, Implementation, OpFacts, Passed, View};

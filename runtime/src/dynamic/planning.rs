@@ -173,14 +173,14 @@ impl Executor<'_, '_> {
         }
         let late = Order::late(nodes);
         let early = late.early(g);
-        let first = self.layout(g, early.as_ref().unwrap_or(&late))?;
+        let mut first = self.layout(g, early.as_ref().unwrap_or(&late))?;
         let budget = self.world.pool.bytes() - self.room.min(self.world.pool.bytes());
         if self.world.device.is_none() && first.program.largest_need() > budget {
             return Err(bug("an op does not fit the pool".to_owned()));
         }
         if let Some(Planned { is_late, schedule }) = self.around.plans.find(&first.program, budget) {
-            let layout = if is_late { self.layout(g, &late)? } else { first };
-            return Script::new(g, &layout, &schedule, &self.world).map(Some);
+            let mut layout = if is_late { self.layout(g, &late)? } else { first };
+            return Script::new(g, &mut layout, &schedule, &self.world).map(Some);
         }
         let first_cost = first.program.steps.iter().map(|s| s.cost).sum::<u64>();
         let patience = self.patience.min(PLANNED_PATIENCE);
@@ -195,7 +195,7 @@ impl Executor<'_, '_> {
             }
         }
         let Some(schedule) = best else { return Ok(None) };
-        let script = Script::new(g, other.as_ref().unwrap_or(&first), &schedule, &self.world)?;
+        let script = Script::new(g, other.as_mut().unwrap_or(&mut first), &schedule, &self.world)?;
         if !self.asked.is_empty() {
             let planned = Planned { is_late: other.is_some(), schedule: Arc::new(schedule) };
             self.around.plans.keep(first.program, budget, planned);
@@ -282,16 +282,17 @@ mod tests {
         let (mut caught, mut planned) = (0, 0);
         for pool in (3..=8).map(|n| n * ALIGNMENT) {
             with(&g, pool, |e, late| {
-                let layout = e.layout(&g, &late.early(&g).unwrap()).unwrap();
+                let layout = || e.layout(&g, &late.early(&g).unwrap()).unwrap();
+                let program = layout().program;
                 let limits = Limits { budget: pool, repeat_cost: u64::MAX };
-                if let Ok(s) = foresight::plan(&layout.program, limits) {
-                    assert!(Script::new(&g, &layout, &s, &e.world).is_ok());
+                if let Ok(s) = foresight::plan(&program, limits) {
+                    assert!(Script::new(&g, &mut layout(), &s, &e.world).is_ok());
                     planned += 1;
                 }
-                let mut untold = layout.program.clone();
+                let mut untold = program.clone();
                 untold.steps.iter_mut().for_each(|s| s.commits.clear());
                 let Ok(s) = foresight::plan(&untold, limits) else { return };
-                match Script::new(&g, &layout, &s, &e.world) {
+                match Script::new(&g, &mut layout(), &s, &e.world) {
                     Ok(_) => {}
                     Err(e) => {
                         assert!(e.to_string().contains("overwritten"), "{e}");

@@ -57,10 +57,11 @@ struct Writer<'a> {
 }
 
 impl Script {
-    /// Gives every storage of a plan its addresses. What the online run left in the pool stays where it is.
+    /// Gives every storage of a plan its addresses. What the online run left in the pool stays where it is. The list of what each op is
+    /// goes from the layout to the script.
     pub(super) fn new(
         g: &Graph,
-        layout: &Layout,
+        layout: &mut Layout,
         schedule: &Schedule,
         world: &PoolWorld<'_>,
     ) -> Result<Script, RuntimeError> {
@@ -68,7 +69,7 @@ impl Script {
         let script = Script {
             moves: Vec::with_capacity(schedule.actions.len()),
             regions: Vec::with_capacity(4 * schedule.actions.len()),
-            work: layout.work.clone(),
+            work: Vec::new(),
             results: Vec::new(),
             pool: (base, pool.bytes()),
             peak: 0,
@@ -95,7 +96,12 @@ impl Script {
         let results: Result<Vec<Region>, _> = g.outputs.iter().map(|v| w.region(*v)).collect();
         w.script.results = results?;
         w.script.peak = w.pool.peak();
-        Ok(w.script)
+        let mut script = w.script;
+        script.work = std::mem::take(&mut layout.work);
+        // It may be kept for steps to come.
+        script.moves.shrink_to_fit();
+        script.regions.shrink_to_fit();
+        Ok(script)
     }
 
     /// Runs it.
