@@ -42,7 +42,8 @@ type Monomial = Vec<Atom>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
     constant: i64,
-    /// Coefficients of the other monomials; no zero coefficients, and no empty map.
+    /// Coefficients of the other monomials; no zero coefficients, and no empty map. In a box, as it is seldom there.
+    #[allow(clippy::box_collection)]
     others: Option<Box<BTreeMap<Monomial, i64>>>,
 }
 

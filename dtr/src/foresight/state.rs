@@ -169,7 +169,7 @@ impl<'p> State<'p> {
 
     /// Whether it may be evicted.
     pub(super) fn may_go(&self, s: u32) -> bool {
-        !self.fixed[s as usize] && !(self.single[s as usize] && self.is_needed(s))
+        !(self.fixed[s as usize] || self.single[s as usize] && self.is_needed(s))
     }
 
     /// A storage is about to be overwritten, or is gone for good: what its readers make has no other copy from now on. What is gone of
