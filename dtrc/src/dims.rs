@@ -1,6 +1,7 @@
 //! `--dim`: sizes that are bound, and sizes that vary within bounds.
 
 use compiler::import::parse_binding;
+use std::fmt;
 
 /// One `--dim`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +29,31 @@ impl DimArg {
         if let Sizes::One(n) = self.sizes { Some((self.name.clone(), n)) } else { None }
     }
 
-    /// The first extent that is not `n`.
-    pub fn other_than(&self, n: i64) -> Option<i64> {
+    /// Whether a size of `n` is what is said.
+    pub fn allows(&self, n: i64) -> bool {
         match &self.sizes {
-            Sizes::One(k) => (*k != n).then_some(*k),
-            Sizes::UpTo(list) => list.iter().find(|k| **k != n).copied(),
+            Sizes::One(k) => *k == n,
+            Sizes::UpTo(list) => matches!(list[..], [bound] if n <= bound),
         }
     }
 
     /// The bounds of a size that varies.
     pub fn bounds(&self) -> Option<(String, Vec<i64>)> {
         if let Sizes::UpTo(list) = &self.sizes { Some((self.name.clone(), list.clone())) } else { None }
+    }
+}
+
+/// As it is given.
+impl fmt::Display for DimArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sizes {
+            Sizes::One(n) => write!(f, "{}={n}", self.name),
+            Sizes::UpTo(list) if list.len() == 1 => write!(f, "{}<={}", self.name, list[0]),
+            Sizes::UpTo(list) => {
+                let list: Vec<String> = list.iter().map(i64::to_string).collect();
+                write!(f, "{}={}", self.name, list.join(","))
+            }
+        }
     }
 }
 
@@ -78,6 +93,14 @@ mod tests {
         assert_eq!(dim("seq=128").unwrap().fixed(), Some(("seq".to_owned(), 128)));
         assert_eq!(dim("x:1=128,256").unwrap().bounds(), Some(("x:1".to_owned(), vec![128, 256])));
         assert_eq!(dim("seq<=512").unwrap().bounds(), Some(("seq".to_owned(), vec![512])));
+        for text in ["seq=128", "x:1=128,256", "seq<=512"] {
+            assert_eq!(dim(text).unwrap().to_string(), text);
+        }
+        assert!(
+            dim("n<=4").unwrap().allows(2)
+                && !dim("n<=4").unwrap().allows(5)
+                && !dim("n=2,4").unwrap().allows(2)
+        );
         assert_eq!(dim("a=b=3").unwrap().fixed(), Some(("a=b".to_owned(), 3)));
         for bad in ["seq", "seq=", "seq=0", "seq=1,", "seq=1,x", "seq<=0", "<=4", "=4", "seq<4"] {
             assert!(dim(bad).unwrap_err().contains("NAME<=N"), "{bad}");

@@ -46,7 +46,8 @@ pub struct ModelArgs {
 
     /// Bind a size: NAME=N for a named dimension, INPUT:AXIS=N for one without a name. NAME=128,256,512 makes buckets, a static program
     /// each: the smallest that a batch fits into runs, on the batch's own sizes, without padding. NAME<=512 is one bucket; what is beyond
-    /// the last one runs under online DTR. Repeatable: several lists make all their combinations.
+    /// the last one runs under online DTR. Of a model that stays dynamic for its conditions, the greatest sizes are those that its pool is
+    /// made for: what is beyond runs as far as that pool does. Repeatable: several lists make all their combinations.
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dims::dim)]
     pub dims: Vec<DimArg>,
 

@@ -246,6 +246,16 @@ fn bounds_size_the_pool_of_what_data_decide() {
         assert!(small < large && large < whole, "{name}: {small} {large} {whole}");
         assert!(noted.contains(ways), "{noted}");
         assert_eq!(train(), free, "{name}");
+        // A pool that is smaller than the budget leaves: more budget is no remedy.
+        compile(&["--dim", "batch<=1"], &["--dynamic-pool", "1K"]);
+        let run = ["train", &plan, "--weights", &file, "--data", &io, "--steps", "1"];
+        let refused = dtrc(&run);
+        refused
+            .fails(71, &["with the state); the budget is 1048576", "give larger bounds (--dim NAME<=N) or"]);
+        let named = tests::written::least(&refused.stderr).unwrap_or_else(|| panic!("{}", refused.stderr));
+        compile(&["--dim", "batch<=1"], &["--dynamic-pool", &named.to_string()]);
+        assert_eq!(train(), free, "{name} in {named}");
+        compile(&["--dim", "batch<=64"], &[]);
         // One program for several budgets.
         let (arena, noted) = compile(&["--budget", "512K,64K", "--dim", "batch<=64"], &[]);
         assert!(arena == large && noted.contains("runs in any of the budgets"), "{arena}: {noted}");

@@ -402,13 +402,15 @@ fn the_batch_is_bound_by_its_rows() {
     train(&open, &["--batch", "8", "--dim", "batch=16"]).fails(64, &["--batch 8", "--dim batch=16"]);
     train(&open, &["--batch", "8", "--dim", "x:0=16"]).fails(64, &["--batch 8", "--dim x:0=16"]);
     assert_eq!(train(&open, &["--batch", "8", "--dim", "batch=8"]).ok().losses().len(), 6);
-    // A bound that is the batch says no more than the batch; another one says something else.
-    for bound in ["batch<=8", "x:0<=8"] {
+    // A bound of the batch says no more than the batch, unless it lies below.
+    for bound in ["batch<=8", "x:0<=8", "batch<=16"] {
         let bounded = train(&open, &["--batch", "8", "--dim", bound]).ok();
         assert_eq!(bounded.losses(), train(&open, &["--batch", "8"]).ok().losses(), "{bound}");
         assert!(!bounded.stderr.contains("dynamic"), "{}", bounded.stderr);
     }
-    train(&open, &["--batch", "8", "--dim", "batch<=16"]).fails(64, &["--batch 8", "--dim batch=16"]);
+    for sizes in ["batch<=4", "x:0<=4", "batch=8,16"] {
+        train(&open, &["--batch", "8", "--dim", sizes]).fails(64, &["--batch 8", &format!("--dim {sizes} ")]);
+    }
     train(&fixed, &["--batch", "8"]).fails(64, &["--batch 8", "input x", "16"]);
 }
 

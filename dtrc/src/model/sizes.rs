@@ -18,13 +18,11 @@ impl ModelArgs {
             let symbol = first.as_symbol();
             let given =
                 |d: &&DimArg| symbol.is_some_and(|s| *d.name == *s.as_ref()) || d.name == format!("{name}:0");
-            if let Some((d, k)) =
-                self.dims.iter().find(given).and_then(|d| Some((d, d.other_than(n as i64)?)))
-            {
-                let what = format!("--batch {n} and --dim {}={k} bind one size: give one of them", d.name);
+            if let Some(d) = self.dims.iter().find(given).filter(|d| !d.allows(n as i64)) {
+                let what = format!("--batch {n} and --dim {d} are about one size: give one of them");
                 return Err(CliError::usage(what));
             }
-            // A bound that is the batch: all batches have its size.
+            // Within a bound: all batches have this size.
             if let Some(d) = self.dims.iter_mut().find(|d| given(&&**d)) {
                 *d = DimArg::bound(&d.name, n as i64);
             }

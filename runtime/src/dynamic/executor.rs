@@ -390,6 +390,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             thrashing,
             holders: self.world.holders(10),
             least: None,
+            budget: None,
         }))
     }
 

@@ -229,6 +229,10 @@ impl DynamicProgram {
             Ok(()) => result.ok_or_else(|| bug("a step without results".to_owned())),
             Err(RuntimeError::PoolFull(mut full)) => {
                 full.least = self.least(device, &bindings, &host, known, full.pool);
+                // Less of the pool than the plan has is for want of budget.
+                let whole = full.pool == self.pool.1 && self.recipe().is_some();
+                let spare = self.budget.saturating_sub(self.end()) >= plan::ALIGNMENT;
+                full.budget = (whole && spare).then_some(self.budget);
                 Err(RuntimeError::PoolFull(full))
             }
             Err(e) => Err(e),

@@ -28,6 +28,8 @@ pub struct PoolFull {
     pub holders: Vec<Holder>,
     /// The pool that would do, if one was found.
     pub least: Option<Least>,
+    /// The plan's budget, where its pool was made smaller than that leaves.
+    pub budget: Option<u64>,
 }
 
 /// What is known of the pool that would do for the same inputs in the same state.
@@ -56,7 +58,18 @@ impl fmt::Display for PoolFull {
         match self.least {
             Some(Least::Enough(n)) => {
                 let all = self.base.saturating_add(n);
-                write!(f, "; a pool of {n} bytes would do for this batch (a budget of {all} with the state)")
+                let Some(budget) = self.budget else {
+                    return write!(
+                        f,
+                        "; a pool of {n} bytes would do for this batch (a budget of {all} with the state)"
+                    );
+                };
+                let beyond = if all > budget { format!(", and a budget of {all}") } else { String::new() };
+                write!(
+                    f,
+                    "; a pool of {n} bytes would do for this batch ({all} with the state); the budget is {budget}, but the plan's pool was \
+                     made for upper bounds of sizes, or by --dynamic-pool: give larger bounds (--dim NAME<=N) or --dynamic-pool {n}{beyond}"
+                )
             }
             Some(Least::SoFar(n)) => write!(
                 f,
