@@ -236,6 +236,11 @@ impl<'a> Index<'a> {
         this
     }
 
+    /// Whether bytes are left free for placement anywhere.
+    pub(crate) fn leaves_free(&self) -> bool {
+        !self.reserve.is_empty()
+    }
+
     /// Bytes left free while a node runs.
     #[inline]
     pub(crate) fn reserved(&self, node: u32) -> Bytes {

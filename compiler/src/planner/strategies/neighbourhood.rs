@@ -15,8 +15,9 @@ const STAGES: u64 = 48;
 const COOLING: f64 = 0.9;
 /// A burst of recomputation may be this long.
 const BURST: usize = 64;
-/// With more nodes a start over the budget is brought down first, with this part of the work and so many failures in a row.
-const MANY_NODES: usize = 700;
+/// With more nodes, or bytes left free, a start over the budget is brought down first, with this part of the work and so many failures in
+/// a row.
+const MANY_NODES: usize = 4_000;
 const DESCENT: u64 = 4;
 const FAILURES: u32 = 32;
 /// Of the groups over a moment, so many are priced before one is dropped.
@@ -51,7 +52,7 @@ pub(crate) fn improve(
     search.fit_variants();
     search.timeline.commit();
     search.settle();
-    if index.given.len() > MANY_NODES {
+    if index.given.len() > MANY_NODES || index.leaves_free() {
         search.descend(work / DESCENT);
     }
     let mut stage = 0;
