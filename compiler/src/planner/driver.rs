@@ -34,6 +34,8 @@ const KEEP_ALL: Limits = Limits { greedy: 40_000_000, repair: 10_000_000, search
 /// Work on the bound of several moments at once, where a plan is not within a part of the base time of the simpler one.
 const JOINT: u64 = 900_000_000;
 const NEAR: Nanos = 2_000;
+/// Searches in all where a plan with bytes left free is known already.
+const FITTED_ROUNDS: u64 = 3;
 /// An extra time that no plan has.
 const ANY: Nanos = Nanos::MAX / 4;
 /// Between the resident bytes and keep-all's peak: budgets that any compile for a larger one plans first.
@@ -381,6 +383,7 @@ impl<'i, 'a> Session<'i, 'a> {
     ) -> Option<(Candidate, Placed)> {
         let mut live_budget = budget;
         let mut fit: Option<(Candidate, Placed)> = None;
+        let mut fitted: Option<(Candidate, Placed)> = None;
         // Live bytes that were too many, and the time that they would have given.
         let mut failed: Option<(Bytes, Nanos)> = None;
         let rounds = if self.index.given.len() > HUGE { ATTEMPTS / 2 } else { ATTEMPTS };
@@ -430,17 +433,22 @@ impl<'i, 'a> Session<'i, 'a> {
                 live_budget = low + (live_budget - low) / 2;
                 continue;
             }
-            if self.index.given.len() > LARGE
-                && let Some(fitted) = self.fitted(&candidate, &placed, budget, 3000 + round)
-            {
-                return Some(fitted);
+            // Bytes may be left free where they are missing, or everywhere: neither is always the cheaper way.
+            if self.index.given.len() > LARGE && fitted.is_none() {
+                fitted = self.fitted(&candidate, &placed, budget, 3000 + round);
+                if fitted.is_some() && (round > first || self.index.given.len() > HUGE) {
+                    break;
+                }
+            }
+            if fitted.is_some() && round + 1 >= first + FITTED_ROUNDS {
+                break;
             }
             // Fragmentation: ask for that much less, and a little more each time.
             let lost = (need - budget).max(alignment);
             let peak = pool.last().map_or(live_budget, |c| c.score.peak);
             live_budget = live_budget.min(peak).saturating_sub(lost + lost / 4 * (round - first));
         }
-        fit
+        fit.into_iter().chain(fitted).min_by_key(|f| f.1.replay.time)
     }
 
     /// The candidate, or a better one by a longer search from the same starts, where it is far from the bound. Of few nodes few save much,
