@@ -117,6 +117,12 @@ impl Placed {
     fn arena(&self, problem: &Problem) -> Bytes {
         problem.resident + self.layout.height
     }
+
+    /// What reaches above a height of the transient section at some moment of its life.
+    fn above(&self, height: Bytes) -> impl Iterator<Item = &Lifetime> {
+        let placed = self.layout.lifetimes.iter().zip(&self.layout.offsets);
+        placed.filter(move |(l, offset)| l.start < l.end && **offset + l.size > height).map(|p| p.0)
+    }
 }
 
 /// What is proved of a budget.

@@ -84,20 +84,18 @@ fn shifted(
     random: &mut Random,
 ) -> Option<Vec<u32>> {
     let lives = &placed.layout.lifetimes;
-    let high: Vec<usize> =
-        (0..lives.len()).filter(|&i| placed.layout.offsets[i] + lives[i].size > goal).collect();
+    let high: Vec<_> = placed.above(goal).collect();
     if high.is_empty() || sequence.is_empty() {
         return None;
     }
     // What sticks out, or what lies below it at some moment.
-    let out = &lives[high[random.below(high.len())]];
-    let at = out.start + random.below((out.end - out.start).max(1) as usize) as u32;
+    let out = high[random.below(high.len())];
+    let at = out.start + random.below((out.end - out.start) as usize) as u32;
     let step = if random.below(2) == 0 {
         at as usize
     } else {
-        let live: Vec<usize> =
-            (0..lives.len()).filter(|&i| lives[i].start <= at && at < lives[i].end).collect();
-        let below = &lives[live[random.below(live.len().max(1))]];
+        let live: Vec<_> = lives.iter().filter(|l| l.start <= at && at < l.end).collect();
+        let below = live[random.below(live.len())];
         if random.below(2) == 0 { below.start as usize } else { (below.end - 1) as usize }
     };
     let step = step.min(sequence.len() - 1);

@@ -79,11 +79,9 @@ impl Session<'_, '_> {
         let capacity = budget.saturating_sub(self.index.problem.resident);
         let steps = &placed.schedule.steps;
         let mut change = vec![0i64; steps.len() + 1];
-        for (life, &offset) in placed.layout.lifetimes.iter().zip(&placed.layout.offsets) {
-            if life.start < life.end && offset + life.size > capacity {
-                change[life.start as usize] += life.size as i64;
-                change[(life.end as usize).min(steps.len())] -= life.size as i64;
-            }
+        for life in placed.above(capacity) {
+            change[life.start as usize] += life.size as i64;
+            change[(life.end as usize).min(steps.len())] -= life.size as i64;
         }
         let mut above = 0;
         let mut more = vec![0; reserve.len()];
