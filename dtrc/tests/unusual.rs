@@ -519,24 +519,10 @@ fn constant_nodes_among_what_is_trained_are_told() {
         g.node.insert(0, node);
     });
     let data = mlp_data(dir.path(), 2);
-    let train = |more: &[&str]| {
-        let command =
-            ["--json", "train", &model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
-        dtrc(&[&command[..], more].concat()).ok()
+    let train = |model: &str| {
+        dtrc(&["--json", "train", model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data]).ok()
     };
-    let out = train(&[]);
+    let out = train(&model);
     assert!(out.stderr.contains("1 of what can be trained are Constant nodes"), "{}", out.stderr);
-    let plain = dtrc(&[
-        "--json",
-        "train",
-        &scores_model(dir.path()),
-        "--budget",
-        "100%",
-        "--loss",
-        "cross-entropy",
-        "--data",
-        &data,
-    ])
-    .ok();
-    assert_eq!(out.losses(), plain.losses());
+    assert_eq!(out.losses(), train(&scores_model(dir.path())).losses());
 }

@@ -104,10 +104,10 @@ pub fn parts(model: &Model, options: &Options) -> Result<Parts, ImportError> {
     };
     let trained_constants = if c.trained_initializers > 0 { c.trained_constants } else { Vec::new() };
     let (tensors, weights) = (c.tensors, c.weights);
-    let is_read = |n: &String| uses.get(n.as_str()).is_some_and(|u| u.count > 0);
-    let unread_inputs = inputs.types.iter().filter(|(n, _)| !is_read(n)).map(|(n, _)| n.clone()).collect();
-    let read = inputs.types.iter().filter(|(n, _)| is_read(n));
-    let types = read.map(|(n, t)| (n.as_str().into(), t.clone())).collect();
+    let is_read = |(n, _): &&(String, graph::TensorType)| uses.get(n.as_str()).is_some_and(|u| u.count > 0);
+    let (read, unread): (Vec<_>, Vec<_>) = inputs.types.iter().partition(is_read);
+    let unread_inputs = unread.into_iter().map(|(n, _)| n.clone()).collect();
+    let types = read.into_iter().map(|(n, t)| (n.as_str().into(), t.clone())).collect();
     Ok(Parts {
         source: Source { inputs: types, tensors, body },
         bindings,
