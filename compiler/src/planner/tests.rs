@@ -13,7 +13,7 @@ use super::replay::{OverwriteFault, ReplayError, assemble, replay};
 use super::schedule::{Schedule, Step};
 use super::strategies::{
     Context, Random, chain, dtr_seeds, hindsight, ilp_windows, keep_all, local_search, neighbourhood,
-    sequence_search, square_root, window_repair,
+    order_search, sequence_search, square_root, window_repair,
 };
 use super::timeline::Timeline;
 
@@ -194,7 +194,7 @@ fn every_strategy_is_lawful_and_scored_exactly() {
             all.extend(dtr_seeds::run(&mut context));
             all.push(local_search::improve(&mut context, &start, 0.3, 20_000, 1));
             all.push(sequence_search::improve(&mut context, &start, 0.3, 20_000, 1));
-            all.extend(keep_all::improve_many(&mut context, start.clone()));
+            all.extend(order_search::improve(&mut context, &start, 0.02, 20_000, 1));
             all.push(neighbourhood::improve(&mut context, &start, 0.3, 20_000, 1));
             all.push(ilp_windows::improve(&mut context, &start, 200_000));
             for candidate in all {

@@ -6,7 +6,6 @@
 
 use super::super::decode::{Genome, Score, arrive};
 use super::super::index::Index;
-use super::keep_all::window;
 use super::{Candidate, Context, Random};
 
 /// Temperature falls in this many stages.
@@ -334,4 +333,12 @@ impl Search {
         self.current.reindex(index);
         Some(before)
     }
+}
+
+/// The places that the node may take while all others keep their order.
+fn window(index: &Index<'_>, genome: &Genome, node: u32) -> (u32, u32) {
+    let low = index.predecessors.row(node).iter().map(|&p| genome.place[p as usize] + 1).max().unwrap_or(0);
+    let last = genome.order.len() as u32 - 1;
+    let high = index.successors.row(node).iter().map(|&s| genome.place[s as usize] - 1).min().unwrap_or(last);
+    (low, high)
 }

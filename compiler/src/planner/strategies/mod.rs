@@ -5,6 +5,7 @@
 
 pub(crate) mod best_cut;
 pub(crate) mod chain;
+pub(crate) mod drag;
 pub(crate) mod dtr_seeds;
 pub(crate) mod exact;
 pub(crate) mod foresight;
@@ -14,6 +15,7 @@ pub(crate) mod keep_all;
 pub(crate) mod local_search;
 pub(crate) mod moments;
 pub(crate) mod neighbourhood;
+pub(crate) mod order_search;
 pub(crate) mod sequence_search;
 pub(crate) mod square_root;
 pub(crate) mod window_repair;

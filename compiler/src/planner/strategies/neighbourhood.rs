@@ -8,6 +8,7 @@
 use super::super::index::{Index, NONE};
 use super::super::problem::{Bytes, Nanos};
 use super::super::timeline::{Full, Timeline};
+use super::drag::Drag;
 use super::hindsight::from_sequence;
 use super::{Candidate, Context, Random};
 
@@ -47,6 +48,7 @@ pub(crate) fn improve(
         best_key: (Bytes::MAX, Nanos::MAX),
         unsaved: false,
         live: Vec::new(),
+        drag: Drag::new(index.nodes()),
         timeline,
     };
     search.fit_variants();
@@ -77,6 +79,7 @@ pub(crate) fn improve(
     context.evaluator.work += search.timeline.work;
     let score = context.evaluator.evaluate(&search.best, context.budget);
     if context.evaluator.breaks_commit_rule() {
+        debug_assert!(false, "no move takes a commit before a reader of the old version");
         return start.clone();
     }
     let genome = from_sequence(index, &search.best);
@@ -113,6 +116,7 @@ struct Search<'i, 'a> {
     /// The timeline is the best so far and has not been written down.
     unsaved: bool,
     live: Vec<u32>,
+    drag: Drag,
 }
 
 impl<'i, 'a> Search<'i, 'a> {
@@ -262,7 +266,8 @@ impl<'i, 'a> Search<'i, 'a> {
                 self.repair(limit, 12)
             }
             8..=9 => self.shift_repeat(),
-            10..=11 if !self.keep_order => self.shift_first(),
+            10 if !self.keep_order => self.shift_first(),
+            11 if !self.keep_order => self.drag_across_tight_moment(),
             _ => {
                 self.drop_at_tight_moment()?;
                 self.repair(limit.saturating_mul(2), 6)?;
@@ -366,12 +371,29 @@ impl<'i, 'a> Search<'i, 'a> {
 
     /// A group over some moment near the budget is dropped there.
     fn drop_at_tight_moment(&mut self) -> Result<(), Failure> {
+        let slot = self.tight_moment().ok_or(Failure::Hopeless)?;
+        self.drop_over(slot, Bytes::MAX)
+    }
+
+    /// What makes or reads a group over some moment near the budget moves to its other side.
+    fn drag_across_tight_moment(&mut self) -> Result<(), Failure> {
+        let slot = self.tight_moment().ok_or(Failure::Hopeless)?;
+        let random = &mut self.random;
+        self.timeline.some_live_over(slot, 1, |n| random.below(n), &mut self.live);
+        let Self { timeline, random, live, drag, .. } = self;
+        if live.is_empty() {
+            return Err(Failure::Hopeless);
+        }
+        let group = live[random.below(live.len())];
+        drag.across(timeline, group, slot, random).ok_or(Failure::Hopeless)??;
+        Ok(())
+    }
+
+    fn tight_moment(&mut self) -> Option<u32> {
         let peak = self.timeline.peak();
         let slack = peak / 64 * self.random.below(4) as Bytes;
         let random = &mut self.random;
-        let slot = self.timeline.slot_above(peak - slack, || random.below(2) == 0);
-        let slot = slot.ok_or(Failure::Hopeless)?;
-        self.drop_over(slot, Bytes::MAX)
+        self.timeline.slot_above(peak - slack, || random.below(2) == 0)
     }
 
     /// Of some groups live over a slot, the one that frees most for its price is made again behind it.
