@@ -191,6 +191,17 @@ fn explain_tells_lives() {
     assert!(dtrc(&["explain", &plan]).ok().stdout.contains("the peak is at step"));
     dtrc(&["explain", &plan, "--tensor", "no such"]).fails(64, &["no tensor"]);
     dtrc(&["explain", &plan, "--program", "7"]).fails(64, &["programs"]);
+    // Of several budgets, each program tells its own.
+    dtrc(
+        &[&["compile", &model("transformer_tiny"), "--budget", "100%,60%", "-o", &plan][..], &LIMIT].concat(),
+    )
+    .ok();
+    let budget = |program| {
+        let told = dtrc(&["--json", "explain", &plan, "--program", program]).ok().objects().pop().unwrap();
+        (told["budget_bytes"].as_u64().unwrap(), told["peak_bytes"].as_u64().unwrap())
+    };
+    let ((large, _), (small, peak)) = (budget("0"), budget("1"));
+    assert!(peak <= small && small <= large * 6 / 10, "{small} of {large}");
 }
 
 /// The times that explain tells are those that the plan was made with, and add up: on another device, and with measured costs.

@@ -15,6 +15,17 @@ impl Plan {
         all.find(|p| p.dynamic.is_some()).or(first)
     }
 
+    /// The bytes that program `index` may use: the plan's budget, or, where it stands behind one for the same inputs that takes more, what
+    /// it takes itself: smaller budgets are not written down.
+    ///
+    /// # Panics
+    /// If there is no such program.
+    pub fn budget_of(&self, index: usize) -> u64 {
+        let program = &self.programs[index];
+        let behind = |b: &Program| b.kind == program.kind && b.guard == program.guard && b.dynamic.is_none();
+        if self.programs[..index].iter().any(behind) { program.certificate.arena } else { self.budget }
+    }
+
     /// How many programs of a kind there are.
     pub fn choices(&self, kind: ProgramKind) -> usize {
         self.programs.iter().filter(|p| p.kind == kind).count()

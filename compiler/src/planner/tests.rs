@@ -521,6 +521,29 @@ fn a_smaller_workspace_is_chosen_before_recomputation() {
 }
 
 #[test]
+fn a_kept_order_is_that_of_the_first_executions_of_views_too() {
+    let (mut plans, mut repeated) = (0, 0);
+    for seed in 0..60 {
+        let problem = random_problem(7000 + seed, 30 + (seed as usize * 3) % 30);
+        let index = Index::new(&problem).expect("well formed");
+        let options = Options { keep_order: true, live_bytes_only: true, ..quick() };
+        let floor = working_set_bound(&index);
+        let high = plan(&problem, Bytes::MAX / 2, &options).expect("no limit").keep_all.live_peak;
+        for part in 1..4 {
+            let Ok(found) = plan(&problem, floor + (high - floor) * part / 4, &options) else { continue };
+            let mut seen = vec![false; index.nodes()];
+            let firsts = found.schedule.steps.iter().map(|s| s.node);
+            let firsts: Vec<u32> =
+                firsts.filter(|&n| !std::mem::replace(&mut seen[n as usize], true)).collect();
+            assert_eq!(firsts, index.given, "seed {seed}");
+            plans += 1;
+            repeated += found.schedule.recomputations();
+        }
+    }
+    assert!(plans > 60 && repeated > 100, "{plans} plans, {repeated} repeated executions");
+}
+
+#[test]
 fn keep_all_of_any_order_equals_its_own_decoding() {
     for seed in 0..60 {
         let problem = random_problem(500 + seed, 20);

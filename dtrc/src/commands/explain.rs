@@ -69,18 +69,20 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     let lives = lives_of(&plan, &replays, args.program, costs)?;
     if let Some(path) = &args.html {
         let title = |p: &Path| p.display().to_string();
-        let mut plans = vec![html::data(&plan, &lives, &title(&args.plan))];
+        let mut plans = vec![html::data(&plan, &lives, plan.budget_of(args.program), &title(&args.plan))];
         if let Some(other) = &args.beside {
             let (plan, replays) = read_plan(other)?;
-            plans.push(html::data(&plan, &lives_of(&plan, &replays, args.program, costs)?, &title(other)));
+            let (lives, budget) =
+                (lives_of(&plan, &replays, args.program, costs)?, plan.budget_of(args.program));
+            plans.push(html::data(&plan, &lives, budget, &title(other)));
         }
         write_file(path, html::page(&plans).as_bytes())?;
         note(global.quiet, format!("wrote {}", path.display()));
         return Ok(0);
     }
     match &args.tensor {
-        None => overview(&plan, &lives, args.top, global),
-        Some(name) => tensor(&plan, &lives, find(&lives, name)?, global),
+        None => overview(&plan, &lives, (plan.budget_of(args.program), args.top), global),
+        Some(name) => tensor(&plan, &lives, find(&lives, name)?, plan.budget_of(args.program), global),
     }
     Ok(0)
 }
@@ -145,7 +147,7 @@ fn repeated(lives: &Lives<'_>) -> Vec<Repeated> {
     out
 }
 
-fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
+fn overview(plan: &Plan, lives: &Lives<'_>, (budget, top): (u64, usize), global: Global) {
     let replay = lives.replay;
     let name = |v: ValueId| quote_name(&lives.program.graph.value(v).name);
     let repeated = repeated(lives);
@@ -158,7 +160,7 @@ fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
             .iter()
             .map(|r| json!({"tensor": name(r.value), "bytes": lives.bytes(r.value), "times": r.times, "time_fraction": share(r.ns)}))
             .collect();
-        let object = json!({"schema": 1, "model": plan.model, "program": lives.program.kind.to_string(), "budget_bytes": plan.budget,
+        let object = json!({"schema": 1, "model": plan.model, "program": lives.program.kind.to_string(), "budget_bytes": budget,
             "state_bytes": plan.state_bytes, "peak_bytes": replay.peak, "peak_step": replay.peak_step,
             "extra_time_fraction": share(lives.time_ns.saturating_sub(lives.base_ns)), "live_bytes": replay.live, "largest_at_peak": tensors, "recomputed": again});
         println!("{object}");
@@ -171,7 +173,7 @@ fn overview(plan: &Plan, lives: &Lives<'_>, top: usize, global: Global) {
         lives.program.steps.len(),
         replay.recomputed.len()
     );
-    println!("  memory over the step, up to {} of {}:", units::bytes(replay.peak), units::bytes(plan.budget));
+    println!("  memory over the step, up to {} of {}:", units::bytes(replay.peak), units::bytes(budget));
     println!("  {}", sparkline(&replay.live, 72));
     println!(
         "  the peak is at step {}, {}; live there:",
@@ -266,7 +268,7 @@ fn gaps(lives: &Lives<'_>, v: ValueId) -> Vec<Gap> {
     out
 }
 
-fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
+fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, budget: u64, global: Global) {
     let g = &lives.program.graph;
     let value = g.value(v);
     let bytes = lives.bytes(v);
@@ -286,7 +288,7 @@ fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
             })
             .collect();
         let object = json!({"schema": 1, "tensor": *value.name, "type": value.ty.to_string(), "bytes": bytes, "instances": instances,
-            "gaps": gaps, "budget_bytes": plan.budget});
+            "gaps": gaps, "budget_bytes": budget});
         println!("{object}");
         return;
     }
@@ -326,12 +328,12 @@ fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
                 share(x.ns) * 100.0
             );
             let held = x.live.saturating_add(bytes);
-            if held > plan.budget {
+            if held > budget {
                 println!(
                     "    keeping it would hold {} on top of the {} live there: {} over the budget",
                     units::bytes(bytes),
                     units::bytes(x.live),
-                    units::bytes(held - plan.budget)
+                    units::bytes(held - budget)
                 );
             } else {
                 println!(
@@ -339,7 +341,7 @@ fn tensor(plan: &Plan, lives: &Lives<'_>, v: ValueId, global: Global) {
                      more, or no address was free that long",
                     units::bytes(bytes),
                     units::bytes(x.live),
-                    units::bytes(plan.budget - held)
+                    units::bytes(budget - held)
                 );
             }
         } else if let Some(why) = &x.forbidden {

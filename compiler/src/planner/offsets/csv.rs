@@ -72,7 +72,7 @@ pub enum CsvError {
         upper: u64,
     },
     /// Sizes together exceed what an address can say.
-    #[error("line {line}: the sizes up to here exceed 2^64 bytes together")]
+    #[error("line {line}: the sizes up to here reach 2^64 - 1 bytes together, where addresses end")]
     TooLarge {
         /// Line at which the sum overflows.
         line: usize,
@@ -115,7 +115,8 @@ pub fn parse(text: &str) -> Result<Instance, CsvError> {
         if start > end {
             return Err(CsvError::Reversed { line, lower: start, upper: end });
         }
-        total = total.checked_add(bytes).ok_or(CsvError::TooLarge { line })?;
+        // The last address stands for none at all.
+        total = total.checked_add(bytes).filter(|&t| t < u64::MAX).ok_or(CsvError::TooLarge { line })?;
         let id = field(id, "id")?;
         if let Some(first) = seen.insert(id, line) {
             return Err(CsvError::DuplicateId { line, id: id.to_string(), first });

@@ -147,7 +147,11 @@ fn csv_errors_name_line_and_column() {
         ("id,lower,upper,size\na,5,1,4\n", "line 2: lower 5 is above upper 1"),
         (
             "id,lower,upper,size\na,0,1,18446744073709551615\nb,0,1,1\n",
-            "line 3: the sizes up to here exceed 2^64 bytes together",
+            "line 2: the sizes up to here reach 2^64 - 1 bytes together, where addresses end",
+        ),
+        (
+            "id,lower,upper,size\na,0,1,9223372036854775807\nb,0,1,9223372036854775807\nc,0,1,1\n",
+            "line 4: the sizes up to here reach 2^64 - 1 bytes together, where addresses end",
         ),
     ];
     for (text, message) in cases {

@@ -443,6 +443,14 @@ impl<'i, 'a> Search<'i, 'a> {
         }
         let listed = if wanted.is_empty() { index.members.row(group) } else { &[] };
         for &value in listed {
+            // A view that is made behind the slot is not made again: it reads its source there.
+            let producer = index.producer[value as usize];
+            let makers = if producer == NONE { &[] } else { self.timeline.runs(producer) };
+            let made = makers.partition_point(|&s| s <= slot);
+            let next = makers.get(made).copied().unwrap_or(self.timeline.end());
+            if made == 0 {
+                continue;
+            }
             let mut read = false;
             for &edge in index.group_edges.row(group) {
                 let reader = index.edge_node[edge as usize];
@@ -450,11 +458,13 @@ impl<'i, 'a> Search<'i, 'a> {
                     continue;
                 }
                 if reader as usize == index.nodes() {
-                    read |= life.last == self.timeline.end() && index.kept_to_end.contains(&value);
+                    let kept = next == self.timeline.end() && index.kept_to_end.contains(&value);
+                    read |= life.last == self.timeline.end() && kept;
                 } else if index.inputs.row(reader).contains(&value) {
                     let runs = self.timeline.runs(reader);
                     for &at in &runs[runs.partition_point(|&s| s <= slot)..] {
-                        if at <= life.last && self.timeline.instance(value, at) == Some(life.start) {
+                        if at <= life.last.min(next) && self.timeline.instance(value, at) == Some(life.start)
+                        {
                             read = true;
                             first = first.min(at);
                         }

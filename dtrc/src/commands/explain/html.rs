@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const PAGE: &str = include_str!("page.html");
 
 /// What the page is told of one program. Times are in nanoseconds, memory in bytes; lists of numbers are in the order that `page.html` reads.
-pub fn data(plan: &Plan, lives: &Lives<'_>, title: &str) -> Value {
+pub fn data(plan: &Plan, lives: &Lives<'_>, budget: u64, title: &str) -> Value {
     let (program, replay) = (lives.program, lives.replay);
     let g = &program.graph;
     let name = |v: ValueId| g.value(v).name.to_string();
@@ -47,7 +47,7 @@ pub fn data(plan: &Plan, lives: &Lives<'_>, title: &str) -> Value {
         repeated(lives).iter().map(|r| json!([name(r.value), r.times, lives.bytes(r.value), r.ns])).collect();
     let c = &program.certificate;
     json!({
-        "title": title, "model": plan.model, "program": program.kind.to_string(), "budget": plan.budget, "arena": plan.arena,
+        "title": title, "model": plan.model, "program": program.kind.to_string(), "budget": budget, "arena": plan.arena,
         "state": plan.state_bytes, "keep_all": c.keep_all, "peak": replay.peak, "peak_step": replay.peak_step,
         "time_ns": lives.time_ns, "base_time_ns": lives.base_ns, "lower_bound_ns": c.lower_bound_ns, "strategy": c.strategy,
         "stop_reason": c.stop_reason, "steps": steps, "storages": rectangles, "recomputed": again,
