@@ -20,7 +20,8 @@ pub fn least_peak_with(problem: &Problem, effort: Effort) -> Bytes {
     let facts = Facts::new(problem);
     let mut peak = at_the_end(&facts);
     for node in (0..problem.nodes.len() as NodeId).filter(|&n| facts.needed[n as usize]) {
-        peak = peak.max(working_set(&facts, node, &[])).max(last_input(&facts, node));
+        peak = peak.max(working_set(&facts, node, &[]));
+        peak = peak.max(last_input(&facts, node, peak));
     }
     peak.max(irreplaceable(&facts, effort)).saturating_add(problem.resident)
 }
@@ -48,11 +49,12 @@ fn working_set(facts: &Facts, node: NodeId, beside: &[ValueId]) -> Bytes {
     live.saturating_sub(saving.saturating_sub(lost))
 }
 
-/// The moment when the last of a node's inputs is made, at best.
-fn last_input(facts: &Facts, node: NodeId) -> Bytes {
+/// The moment when the last of a node's inputs is made, at best; or anything up to `known`, where it is no more than that.
+fn last_input(facts: &Facts, node: NodeId, known: Bytes) -> Bytes {
     let inputs = &facts.problem.nodes[node as usize].inputs;
     let mut least = None;
-    for &last in inputs {
+    // The newest is the likeliest to be made last for nothing.
+    for &last in inputs.iter().rev() {
         let Some(maker) = facts.problem.values[last as usize].producer else { continue };
         let outputs = &facts.problem.nodes[maker as usize].outputs;
         // Storages that this very execution makes are in its working set already.
@@ -60,6 +62,9 @@ fn last_input(facts: &Facts, node: NodeId) -> Bytes {
         let others: Vec<ValueId> =
             inputs.iter().filter(|&&v| !made(v)).map(|&v| facts.root[v as usize]).collect();
         let live = working_set(facts, maker, &others);
+        if live <= known {
+            return live;
+        }
         least = Some(least.map_or(live, |l: Bytes| l.min(live)));
     }
     least.unwrap_or(0)
