@@ -9,6 +9,7 @@
 use super::{
     executor::{Executor, NodeInfo, PLANNED_PATIENCE, bug, size},
     layout::{Layout, Past},
+    plans::Search,
     script::Script,
 };
 use crate::RuntimeError;
@@ -150,20 +151,28 @@ impl Executor<'_, '_> {
         }
         let first_cost = first.program.steps.iter().map(|s| s.cost).sum::<u64>();
         let patience = self.patience.min(PLANNED_PATIENCE);
-        let mut limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
+        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
         // Where sizes alone decide, the step's script is kept.
         let may_come_again = !self.asked.is_empty();
-        let plan = |layout: Layout, limits| {
-            let schedule = self.around.plans.plan(&layout.program, limits, may_come_again).ok()?;
-            Some((layout, schedule))
+        let plan = |layout: &Layout, limits, search| {
+            self.around.plans.plan(&layout.program, limits, search, may_come_again)
         };
-        let mut best = plan(first, limits);
-        if early.is_some() && best.as_ref().is_none_or(|(_, b)| b.repeat_cost > 0) {
-            limits.repeat_cost = best.as_ref().map_or(limits.repeat_cost, |(_, b)| b.repeat_cost - 1);
-            best = plan(self.layout(g, &late)?, limits).or(best);
+        let mut layouts = vec![first];
+        for search in [Search::Whole, Search::Below] {
+            let mut best = plan(&layouts[0], limits, search).map(|s| (0, s));
+            if early.is_some() && best.as_ref().is_none_or(|(_, s)| s.repeat_cost > 0) {
+                if layouts.len() == 1 {
+                    layouts.push(self.layout(g, &late)?);
+                }
+                let repeat_cost = best.as_ref().map_or(limits.repeat_cost, |(_, s)| s.repeat_cost - 1);
+                let cheaper = plan(&layouts[1], Limits { repeat_cost, ..limits }, search);
+                best = cheaper.map(|s| (1, s)).or(best);
+            }
+            if let Some((at, schedule)) = best {
+                return Script::new(g, &mut layouts[at], &schedule, &self.world).map(Some);
+            }
         }
-        let Some((mut layout, schedule)) = best else { return Ok(None) };
-        Script::new(g, &mut layout, &schedule, &self.world).map(Some)
+        Ok(None)
     }
 
     fn layout(&self, g: &Graph, order: &Order) -> Result<Layout, RuntimeError> {

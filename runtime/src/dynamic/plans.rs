@@ -3,46 +3,65 @@
 //! A plan is a function of the program and of how far it may go, and of nothing else: both together are what it is kept under. Which order a
 //! step's program is in is not: two graphs may have the same program in one order and different ones in the other.
 
-use dtr::foresight::{self, Failure, Limits, Schedule, Straight};
+use dtr::foresight::{self, Limits, Schedule, Straight};
 use std::sync::{Arc, Mutex};
 
-/// What the planner says of a program.
-pub(super) type Plan = Result<Arc<Schedule>, Failure>;
+/// How a plan is looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Search {
+    /// In all of the budget.
+    Whole,
+    /// In less.
+    Below,
+}
 
 struct Kept {
     program: Straight,
     limits: Limits,
-    plan: Plan,
+    search: Search,
+    /// `None` if there is no plan.
+    schedule: Option<Arc<Schedule>>,
 }
 
 /// The latest plans, the last one used last.
 #[derive(Default)]
 pub(crate) struct Plans(Mutex<Vec<Kept>>);
 
-/// How many of them: a step may have two, one for each place of its commits.
+/// How many of them: a step may have four, for both places of its commits in all of the budget and in less.
 const PLANS: usize = 16;
 
 impl Plans {
-    /// The plan of a program; what is made anew is kept if it may come again.
-    pub(super) fn plan(&self, program: &Straight, limits: Limits, may_come_again: bool) -> Plan {
-        if let Some(plan) = self.find(program, limits) {
-            return plan;
+    /// The plan of a program, if there is one; what the planner says is kept if it may be asked again.
+    pub(super) fn plan(
+        &self,
+        program: &Straight,
+        limits: Limits,
+        search: Search,
+        may_come_again: bool,
+    ) -> Option<Arc<Schedule>> {
+        if let Some(known) = self.find(program, limits, search) {
+            return known;
         }
-        let plan = foresight::plan(program, limits).map(Arc::new);
+        let schedule = match search {
+            Search::Whole => foresight::plan(program, limits).ok(),
+            Search::Below => foresight::plan_below(program, limits),
+        };
+        let schedule = schedule.map(Arc::new);
         if may_come_again && let Ok(mut all) = self.0.lock() {
             if all.len() == PLANS {
                 all.remove(0);
             }
-            all.push(Kept { program: program.clone(), limits, plan: plan.clone() });
+            all.push(Kept { program: program.clone(), limits, search, schedule: schedule.clone() });
         }
-        plan
+        schedule
     }
 
-    fn find(&self, program: &Straight, limits: Limits) -> Option<Plan> {
+    fn find(&self, program: &Straight, limits: Limits, search: Search) -> Option<Option<Arc<Schedule>>> {
         let mut all = self.0.lock().ok()?;
-        let at = all.iter().rposition(|k| k.limits == limits && k.program == *program)?;
+        let same = |k: &Kept| (k.limits, k.search) == (limits, search) && k.program == *program;
+        let at = all.iter().rposition(same)?;
         all[at..].rotate_left(1);
-        all.last().map(|k| k.plan.clone())
+        all.last().map(|k| k.schedule.clone())
     }
 }
 
@@ -73,20 +92,23 @@ mod tests {
     fn a_plan_is_found_by_its_program_and_limits_alone() {
         let plans = Plans::default();
         let limits = |budget| Limits { budget, repeat_cost: 100 };
-        let made = plans.plan(&chain(3), limits(2), true).unwrap();
-        assert!(Arc::ptr_eq(&made, &plans.plan(&chain(3), limits(2), true).unwrap()));
-        assert_eq!(plans.plan(&chain(4), limits(2), true).unwrap().first_cost, 4);
+        let plan = |n, budget| plans.plan(&chain(n), limits(budget), Search::Whole, true);
+        let find = |n, budget| plans.find(&chain(n), limits(budget), Search::Whole);
+        let made = plan(3, 2).unwrap();
+        assert!(Arc::ptr_eq(&made, &plan(3, 2).unwrap()));
+        assert_eq!(plan(4, 2).unwrap().first_cost, 4);
         // That there is none is kept too.
-        assert!(plans.plan(&chain(3), limits(1), true).is_err());
-        assert!(plans.find(&chain(3), limits(1)).is_some_and(|p| p.is_err()));
-        assert!(plans.find(&chain(3), limits(3)).is_none());
+        assert!(plan(3, 1).is_none());
+        assert_eq!(find(3, 1), Some(None));
+        assert_eq!(find(3, 3), None);
+        assert_eq!(plans.find(&chain(3), limits(2), Search::Below), None);
         // What comes again stays, what does not goes.
         for n in 5..5 + PLANS as u32 {
-            assert!(plans.find(&chain(3), limits(2)).is_some());
-            plans.plan(&chain(n), limits(2), true).unwrap();
+            assert!(find(3, 2).is_some());
+            plan(n, 2).unwrap();
         }
-        assert!(plans.find(&chain(4), limits(2)).is_none());
-        plans.plan(&chain(4), limits(2), false).unwrap();
-        assert!(plans.find(&chain(4), limits(2)).is_none());
+        assert_eq!(find(4, 2), None);
+        plans.plan(&chain(4), limits(2), Search::Whole, false).unwrap();
+        assert_eq!(find(4, 2), None);
     }
 }
