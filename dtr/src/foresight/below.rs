@@ -16,7 +16,7 @@ const RUNGS_PER_OCTAVE: f64 = 32.0;
 const MOST: usize = 32;
 
 /// Most ops that are planned together, so that a refusal comes soon; one budget is always tried.
-const MOST_STEPS: usize = 10_000;
+const MOST_STEPS: usize = 5_000;
 
 /// The plan for the greatest of a few budgets below the limit that has one.
 #[must_use]
