@@ -85,8 +85,11 @@ fn open(model: &[u8], pool: u64) -> Session {
     session_as(model, pool, |t: &mut TrainOptions| (t.optimizer, t.clip_norm) = (adamw(), Some(0.1)))
 }
 
-/// All steps: the losses' bits and the state, or the first refusal.
-fn train(model: &[u8], pool: u64) -> Result<(Vec<u64>, Vec<Vec<u8>>), (usize, String)> {
+/// The losses' bits and the state.
+type Trained = (Vec<u64>, Vec<Vec<u8>>);
+
+/// All steps, or the first one that is refused.
+fn train(model: &[u8], pool: u64) -> Result<Trained, (usize, String)> {
     let mut s = open(model, pool);
     let one = |(i, data): (usize, &Vec<Array>)| step(&mut s, data, i as i64).map(|r| r.0).map_err(|e| (i, e));
     let losses: Vec<u64> = (1..).zip(&batches()).map(one).collect::<Result<_, _>>()?;
