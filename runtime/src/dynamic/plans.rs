@@ -30,6 +30,12 @@ pub(crate) struct Plans(Mutex<Vec<Kept>>);
 /// How many of them: a step may have four, for both places of its commits in all of the budget and in less.
 const PLANS: usize = 16;
 
+/// Most ops of all of them together, unless few have more: they lie beside the arena.
+const OPS: usize = 1 << 16;
+
+/// What one step may have.
+const FEW: usize = 4;
+
 impl Plans {
     /// The plan of a program, if there is one; what the planner says is kept if it may be asked again.
     pub(super) fn plan(
@@ -48,7 +54,8 @@ impl Plans {
         };
         let schedule = schedule.map(Arc::new);
         if may_come_again && let Ok(mut all) = self.0.lock() {
-            if all.len() == PLANS {
+            let ops = |all: &[Kept]| all.iter().map(|k| k.program.steps.len()).sum::<usize>();
+            while all.len() == PLANS || all.len() >= FEW && ops(&all) + program.steps.len() > OPS {
                 all.remove(0);
             }
             all.push(Kept { program: program.clone(), limits, search, schedule: schedule.clone() });
@@ -110,5 +117,12 @@ mod tests {
         assert_eq!(find(4, 2), None);
         plans.plan(&chain(4), limits(2), Search::Whole, false).unwrap();
         assert_eq!(find(4, 2), None);
+        // Of long programs there are fewer.
+        let long = OPS as u32;
+        (0..FEW as u32).for_each(|n| drop(plan(long + n, 2)));
+        assert_eq!(find(3, 2), None);
+        assert!((0..FEW as u32).all(|n| find(long + n, 2).is_some()));
+        plan(4, 2).unwrap();
+        assert!(find(4, 2).is_some() && find(long, 2).is_none());
     }
 }
