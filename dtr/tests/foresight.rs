@@ -1,6 +1,6 @@
 //! Plans of known programs: every one is replayed by a checker of its own, and chains cost what theory says.
 
-use dtr::foresight::{Action, Failure, Limits, Schedule, Step, Straight, plan};
+use dtr::foresight::{Action, Failure, Limits, Schedule, Step, Straight, plan, plan_below};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// What a plan does, step by step, against the rules; returns the most bytes in use.
@@ -366,4 +366,29 @@ fn random_programs_run_or_fail_cleanly() {
         }
     }
     assert!(tight > failed, "{tight} plans, {failed} failures");
+}
+
+/// What fits into less is found where the budget itself has no plan, so that hardly a program is refused above what it runs in.
+#[test]
+fn less_is_tried_before_a_program_is_refused() {
+    let (mut holes, mut left) = (0, 0);
+    for seed in 0..300 {
+        let p = if seed % 2 == 0 { random(seed) } else { updating(seed) };
+        let free = plan(&p, limits(u64::MAX)).unwrap();
+        let there: u64 = p.resident.iter().map(|s| p.bytes[*s as usize]).sum();
+        let (mut ran, mut ran_alone) = (false, false);
+        for budget in p.largest_need().max(there)..=free.peak {
+            let limits = Limits { budget, repeat_cost: free.first_cost * 8 };
+            let alone = plan(&p, limits).ok();
+            let below = if alone.is_none() { plan_below(&p, limits) } else { None };
+            if let Some(s) = &below {
+                assert!(check(&p, s) <= budget && s.repeat_cost <= limits.repeat_cost, "{seed} at {budget}");
+            }
+            holes += u32::from(ran_alone && alone.is_none());
+            left += u32::from(ran && alone.is_none() && below.is_none());
+            ran_alone |= alone.is_some();
+            ran |= alone.is_some() || below.is_some();
+        }
+    }
+    assert!(holes > 0 && left * 10 < holes, "{holes} holes, {left} left");
 }

@@ -5,7 +5,11 @@ mod support;
 use graph::DType;
 use runtime::data::npz;
 use std::path::Path;
-use support::{dtrc, model, resnet_data};
+use support::{
+    dtrc, model,
+    onnx::{graph, int, node, numbers, weight, write},
+    resnet_data,
+};
 use tests::data;
 
 /// A folder with a file for each batch of these lengths.
@@ -154,6 +158,54 @@ fn loops_of_varying_length_have_a_program_for_each_bound() {
     let head = ["compile", &bert, "--loss", "cross-entropy", "-o", &out];
     let noted = dtrc(&[&head[..], &dims].concat()).ok().stderr;
     assert!(!noted.contains("unrolled"), "{noted}");
+}
+
+/// Of one row the lookup of positions is a slice: that is no fault of the plan, and the bits are those of any way.
+#[test]
+fn a_size_that_makes_other_operators_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = vec![
+        node("Shape", "x", "extent", vec![int("end", 1)]),
+        node("Squeeze", "extent", "rows", vec![]),
+        node("Range", "zero rows one", "places", vec![]),
+        node("Gather", "table places", "position", vec![]),
+        node("Add", "x position", "placed", vec![]),
+        node("Tanh", "placed", "y", vec![]),
+        node("ReduceMean", "y", "loss", vec![int("keepdims", 0)]),
+    ];
+    let table: Vec<f32> = support::floats(64, 3);
+    let constants =
+        vec![weight("table", &[16, 4], &table), numbers("zero", &[], &[0]), numbers("one", &[], &[1])];
+    let model = write(dir.path(), "places.onnx", 18, graph("x[S,4]", nodes, "loss[]", constants));
+    let plan = dir.path().join("places.dtrc").display().to_string();
+    let how = ["--loss", "output:loss", "--budget", "1M"];
+    dtrc(&[&["compile", &model, "--dim", "S=8,16", "-o", &plan][..], &how].concat()).ok();
+    for (rows, words) in
+        [(1, Some("S=1 makes other steps than its bucket's, and they are planned now: node")), (3, None)]
+    {
+        let x: Vec<u8> = support::floats(4 * rows, 5).iter().flat_map(|v| v.to_le_bytes()).collect();
+        let data = dir.path().join(format!("{rows}.npz"));
+        let shape = [rows as u64, 4];
+        let file = std::fs::File::create(&data).unwrap();
+        npz::write(file, [("x", DType::F32, &shape[..], x.as_slice())]).unwrap();
+        let run = |what: &[&str], out: &str| {
+            let out = dir.path().join(out).display().to_string();
+            let data = data.display().to_string();
+            let fixed = ["--data", &data, "--lr", "0.5", "--state", "-o", &out];
+            let ran = dtrc(&[&["run"], what, &fixed].concat()).ok();
+            (ran.stderr, std::fs::read(out).unwrap())
+        };
+        let (noted, bucket) = run(&[&plan, "--weights", &model], "bucket.npz");
+        let (_, plain) = run(&[&[&*model][..], &how].concat(), "plain.npz");
+        assert!(bucket == plain, "{rows} rows: the bits differ");
+        match words {
+            Some(words) => {
+                assert!(noted.contains(words) && noted.contains("Gather, is Slice"), "{noted}");
+                assert!(!noted.contains("invalid"), "{noted}");
+            }
+            None => assert!(!noted.contains("dynamic"), "{noted}"),
+        }
+    }
 }
 
 #[test]

@@ -120,7 +120,8 @@ pub fn validate_at(
 fn other_structure(a: &Graph, b: &Graph) -> Option<String> {
     let node = |(x, y): (&graph::Node, &graph::Node)| {
         if x.op != y.op {
-            return Some(format!("node {:?}, {}, is {:?}, {}, for these sizes", x.name, x.op, y.name, y.op));
+            let name = if x.name == y.name { String::new() } else { format!("{:?}, ", y.name) };
+            return Some(format!("node {:?}, {}, is {name}{}, for these sizes", x.name, x.op, y.op));
         }
         (x.inputs != y.inputs || x.outputs != y.outputs)
             .then(|| format!("node {:?}, {}, reads or makes other values for these sizes", x.name, x.op))

@@ -158,7 +158,12 @@ impl Programs {
             device.unload(old.handle);
         }
         let what = kept.ready.as_ref().err();
-        let why = what.map(|what| format!("{} does not run as planned: {what}", text(bindings)));
+        let why = what.map(|what| {
+            format!(
+                "{} makes other steps than its bucket's, and they are planned now: {what}",
+                text(bindings)
+            )
+        });
         self.kept.push(kept);
         Ok(why)
     }
@@ -228,7 +233,7 @@ fn instance(
         let graph = recipe.program(planned.kind, &forward).map_err(|e| e.to_string())?;
         let states: BTreeSet<&str> = planned.graph.states.iter().map(|s| &*s.name).collect();
         let Placed { graph, constants } = place_constants(graph, &|name| states.contains(name));
-        let (program, _) = validate_at(plan, index, graph, facts_of(plan)).map_err(|e| e.to_string())?;
+        let (program, _) = validate_at(plan, index, graph, facts_of(plan)).map_err(|e| e.what)?;
         Ok((program, constants))
     };
     let (program, constants) = match made() {

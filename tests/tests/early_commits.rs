@@ -5,6 +5,7 @@ use compiler::train::{Optimizer, TrainOptions};
 use onnx_models::{Common, Mlp, ModelProto, ResNet, Transformer, UNet, to_bytes};
 use runtime::Session;
 use tests::{
+    bodies,
     reference::{adamw, sgd},
     written::{Array, floats, ints, least, session_as, state, step},
 };
@@ -129,5 +130,59 @@ fn a_step_that_fails_changes_no_state() {
         }
         assert_eq!(step(&mut tight, &good, 2).unwrap().0, step(&mut roomy, &good, 2).unwrap().0);
         assert!(state(&tight) == state(&roomy) && state(&tight) != before, "{name}");
+    }
+}
+
+/// Layers of which data choose the first, with a weight each.
+fn chosen() -> (ModelProto, Vec<Array>, Vec<Array>) {
+    let layer = |name: &str, weight: &str| {
+        let text = format!("{name}m = MatMul(x, {weight})\n {name} = Tanh({name}m)");
+        bodies::graph("", &text, &[], &format!("{name} f64[n, 32]"))
+    };
+    let (one, other) = (layer("h0", "w0"), layer("g0", "w1"));
+    let mut text = "sum = ReduceSum(x) keepdims=0
+        positive = Greater(sum, zero)
+        h1 = If(positive) then_branch=@one else_branch=@other\n"
+        .to_owned();
+    for i in 1..8 {
+        text += &format!("m{i} = MatMul(h{i}, w{i})\n h{} = Tanh(m{i})\n", i + 1);
+    }
+    text += "loss = ReduceMean(h8) keepdims=0";
+    let main = bodies::graph("x f64[n, 32]", &text, &[("one", &one), ("other", &other)], "loss f64[]");
+    let weights = (0..8).map(|i| bodies::weight(&format!("w{i}"), &[32, 32], i));
+    let zero = bodies::tensor("zero", 11, &[], 0f64.to_le_bytes().to_vec());
+    let model = bodies::model(main, weights.chain([zero]).collect());
+    let rows = |n: i64| vec![("x", vec![n as u64, 32], bodies::weight("x", &[n, 32], 9).raw_data)];
+    (model, rows(2), rows(400))
+}
+
+/// Between steps that commit early, one that the pool is too small for: the next goes on as if it had not been, planned or played again.
+#[test]
+fn a_step_that_is_refused_memory_leaves_no_trace() {
+    let (plain, small) = deep();
+    let wide = vec![("x", vec![400, 64], floats(400 * 64, 2)), ("target", vec![400], ints(&[1; 400]))];
+    let (choosing, rows, many) = chosen();
+    for (model, small, large, gradients) in
+        [(plain, small, wide, 8 * 64 * 64 * 4), (choosing, rows, many, 8 * 32 * 32 * 8)]
+    {
+        for (name, optimizer, clip) in optimizers().into_iter().filter(|o| o.2.is_none()) {
+            let open =
+                |pool| session(&model, pool, |t| (t.optimizer, t.clip_norm) = (optimizer.clone(), clip));
+            // The gradients of one step do not fit together.
+            let pool = gradients / 2;
+            let (mut tried, mut spared) = (open(pool), open(pool));
+            let mut seen = state(&tried);
+            for i in 1..=4 {
+                let refusal = step(&mut tried, &large, i).unwrap_err();
+                assert!(refusal.contains("out of memory") && least(&refusal).is_some(), "{name}: {refusal}");
+                assert!(state(&tried) == seen, "{name}: a refused step has changed the state");
+                let got = step(&mut tried, &small, i).unwrap_or_else(|e| panic!("{name}: {e}"));
+                let wanted = step(&mut spared, &small, i).unwrap_or_else(|e| panic!("{name}: {e}"));
+                assert_eq!(got.0, wanted.0, "{name}: step {i}");
+                let after = state(&tried);
+                assert!(after == state(&spared) && after != seen, "{name}: step {i}");
+                seen = after;
+            }
+        }
     }
 }

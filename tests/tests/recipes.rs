@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MEMORY: u64 = 2 << 30;
 
 /// Operators that a node becomes: of every kind that the walk knows, and one that it does not.
-const OPS: [&str; 30] = [
+const OPS: [&str; 31] = [
     "Add",
     "MatMul",
     "Gemm",
@@ -58,6 +58,7 @@ const OPS: [&str; 30] = [
     "SequenceConstruct",
     "SequenceAt",
     "ConcatFromSequence",
+    "SequenceMap",
     "Optional",
     "Nothing",
 ];

@@ -44,6 +44,7 @@ impl<'s> Walk<'s, '_, '_> {
             }
             "SplitToSequence" => self.split(node)?,
             "ConcatFromSequence" => self.concat(node)?,
+            "SequenceMap" => return self.map(node).map(|()| true),
             "Optional" => match node.inputs.first().filter(|n| !n.is_empty()) {
                 Some(name) => match self.item(name)? {
                     // In a loop they would nest without end.
@@ -161,6 +162,43 @@ impl<'s> Walk<'s, '_, '_> {
         }
         let attrs = Attrs::new().with("axis", axis as i64).with("split", split);
         Ok(list(self.emit(node, "Split", attrs, &[v])?))
+    }
+
+    /// The body once for every position; an input that is no sequence is the same at each.
+    fn map(&mut self, node: &'s SourceNode) -> Result<(), TraceError> {
+        let body = node.body("body").ok_or_else(|| wrong(node, "it has no body"))?;
+        let length = self.list_of(node)?.len();
+        let mut given = Vec::with_capacity(node.inputs.len());
+        for name in &node.inputs {
+            given.push(match self.item(name)? {
+                Item::Optional(Some(inner)) => *inner,
+                item => item,
+            });
+        }
+        if body.inputs.len() != given.len() || body.outputs.len() < node.outputs.len() {
+            return Err(wrong(node, "its inputs and outputs do not fit its body"));
+        }
+        if given.iter().any(|item| matches!(item, Item::Sequence(all) if all.len() != length)) {
+            return Err(wrong(node, "its sequences are of different lengths"));
+        }
+        let mut made = vec![Vec::with_capacity(length); body.outputs.len()];
+        for i in 0..length {
+            self.walk_on(node, 1)?;
+            for (name, item) in body.inputs.iter().zip(&given) {
+                let item = if let Item::Sequence(all) = item { Item::Tensor(all[i]) } else { item.clone() };
+                self.items.insert(name.clone(), item);
+            }
+            for (parts, item) in made.iter_mut().zip(self.body(body)?) {
+                match item {
+                    Item::Tensor(v) => parts.push(v),
+                    _ => return Err(wrong(node, "an output of its body is no tensor")),
+                }
+            }
+        }
+        for (name, parts) in node.outputs.iter().zip(made).filter(|(n, _)| !n.is_empty()) {
+            self.items.insert(name.clone(), list(parts));
+        }
+        Ok(())
     }
 
     fn concat(&mut self, node: &SourceNode) -> Result<Item, TraceError> {

@@ -12,6 +12,10 @@ const MAX_TENSOR: u64 = 1 << 20;
 pub fn attributes(model: &Model, node: &FlatNode<'_>) -> Result<Attrs, String> {
     let mut out = Attrs::new();
     for (name, a) in &node.attrs {
+        // What an absent value would be: types follow from values.
+        if (node.domain, node.op_type, *name) == ("", "Optional", "type") {
+            continue;
+        }
         let value = attribute(model, a).map_err(|e| format!("attribute {name}: {e}"))?;
         if out.0.insert((*name).to_owned(), value).is_some() {
             return Err(format!("attribute {name} is given twice"));

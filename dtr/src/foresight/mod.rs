@@ -18,10 +18,12 @@
 //! With equal costs and sizes the gaps between what is kept are even, which is the square-root schedule of a chain, and within a gap that
 //! is recomputed the same happens again with what is free then.
 
+mod below;
 mod planner;
 mod program;
 mod score;
 mod state;
 
+pub use below::plan_below;
 pub use planner::{Limits, plan};
 pub use program::{Action, Failure, Schedule, Step, Straight};

@@ -5,7 +5,7 @@
 //! nothing is recomputed from a state that is already new.
 
 use super::{
-    planning::Plans,
+    plans::Plans,
     script::Script,
     world::{HostBytes, OpRecord, PoolWorld, TensorRecord, Work},
 };

@@ -9,42 +9,13 @@
 use super::{
     executor::{Executor, NodeInfo, PLANNED_PATIENCE, bug, size},
     layout::{Layout, Past},
+    plans::Search,
     script::Script,
 };
 use crate::RuntimeError;
-use dtr::foresight::{self, Limits, Schedule, Straight};
+use dtr::foresight::Limits;
 use graph::{Facts, Graph, NodeId, Passed, StateId, Value, ValueDef, ValueId};
-use std::sync::{Arc, Mutex};
-
-/// A schedule, and which order it is for.
-#[derive(Clone)]
-struct Planned {
-    is_late: bool,
-    schedule: Arc<Schedule>,
-}
-
-/// The latest plans, with the programs and the bytes they are for.
-#[derive(Default)]
-pub(crate) struct Plans(Mutex<Vec<(Straight, u64, Planned)>>);
-
-/// How many of them.
-const PLANS: usize = 8;
-
-impl Plans {
-    fn find(&self, program: &Straight, budget: u64) -> Option<Planned> {
-        let all = self.0.lock().ok()?;
-        all.iter().rev().find(|(p, b, _)| *b == budget && p == program).map(|(_, _, s)| s.clone())
-    }
-
-    fn keep(&self, program: Straight, budget: u64, planned: Planned) {
-        if let Ok(mut all) = self.0.lock() {
-            if all.len() == PLANS {
-                all.remove(0);
-            }
-            all.push((program, budget, planned));
-        }
-    }
-}
+use std::sync::Arc;
 
 /// Nodes in the order of their first execution; those from `last` on run when nothing is recomputed any more.
 struct Order {
@@ -173,34 +144,35 @@ impl Executor<'_, '_> {
         }
         let late = Order::late(nodes);
         let early = late.early(g);
-        let mut first = self.layout(g, early.as_ref().unwrap_or(&late))?;
+        let first = self.layout(g, early.as_ref().unwrap_or(&late))?;
         let budget = self.world.pool.bytes() - self.room.min(self.world.pool.bytes());
         if self.world.device.is_none() && first.program.largest_need() > budget {
             return Err(bug("an op does not fit the pool".to_owned()));
         }
-        if let Some(Planned { is_late, schedule }) = self.around.plans.find(&first.program, budget) {
-            let mut layout = if is_late { self.layout(g, &late)? } else { first };
-            return Script::new(g, &mut layout, &schedule, &self.world).map(Some);
-        }
         let first_cost = first.program.steps.iter().map(|s| s.cost).sum::<u64>();
         let patience = self.patience.min(PLANNED_PATIENCE);
-        let mut limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
-        let mut best = foresight::plan(&first.program, limits).ok();
-        let mut other = None;
-        if early.is_some() && best.as_ref().is_none_or(|b| b.repeat_cost > 0) {
-            let layout = self.layout(g, &late)?;
-            limits.repeat_cost = best.as_ref().map_or(limits.repeat_cost, |b| b.repeat_cost - 1);
-            if let Ok(cheaper) = foresight::plan(&layout.program, limits) {
-                (best, other) = (Some(cheaper), Some(layout));
+        let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
+        // Where sizes alone decide, the step's script is kept.
+        let may_come_again = !self.asked.is_empty();
+        let plan = |layout: &Layout, limits, search| {
+            self.around.plans.plan(&layout.program, limits, search, may_come_again)
+        };
+        let mut layouts = vec![first];
+        for search in [Search::Whole, Search::Below] {
+            let mut best = plan(&layouts[0], limits, search).map(|s| (0, s));
+            if early.is_some() && best.as_ref().is_none_or(|(_, s)| s.repeat_cost > 0) {
+                if layouts.len() == 1 {
+                    layouts.push(self.layout(g, &late)?);
+                }
+                let repeat_cost = best.as_ref().map_or(limits.repeat_cost, |(_, s)| s.repeat_cost - 1);
+                let cheaper = plan(&layouts[1], Limits { repeat_cost, ..limits }, search);
+                best = cheaper.map(|s| (1, s)).or(best);
+            }
+            if let Some((at, schedule)) = best {
+                return Script::new(g, &mut layouts[at], &schedule, &self.world).map(Some);
             }
         }
-        let Some(schedule) = best else { return Ok(None) };
-        let script = Script::new(g, other.as_mut().unwrap_or(&mut first), &schedule, &self.world)?;
-        if !self.asked.is_empty() {
-            let planned = Planned { is_late: other.is_some(), schedule: Arc::new(schedule) };
-            self.around.plans.keep(first.program, budget, planned);
-        }
-        Ok(Some(script))
+        Ok(None)
     }
 
     fn layout(&self, g: &Graph, order: &Order) -> Result<Layout, RuntimeError> {
@@ -214,8 +186,10 @@ mod tests {
     use super::*;
     use crate::dynamic::{
         executor::{Infos, Surroundings},
+        plans::Plans,
         world::PoolWorld,
     };
+    use dtr::foresight::{self, Action, Schedule, Straight};
     use graph::{Attrs, DType, Init, InputRole, Shape, StateKind, TensorType};
     use ops::Builder;
     use plan::{ALIGNMENT, Device, Rates};
@@ -302,5 +276,48 @@ mod tests {
             });
         }
         assert!(caught > 0 && planned > 0, "{caught} caught, {planned} planned");
+    }
+
+    /// No op is left out, runs out of turn or twice that must not; nothing is given up that is not the plan's.
+    #[test]
+    fn a_plan_of_another_program_is_refused() {
+        let g = graph(false);
+        with(&g, 1 << 20, |e, late| {
+            let early = late.early(&g).unwrap();
+            let limits = Limits { budget: 1 << 20, repeat_cost: u64::MAX };
+            let layout = |order: &Order| e.layout(&g, order).unwrap();
+            let play = |order, s: &Schedule| {
+                let made = Script::new(&g, &mut layout(order), s, &e.world);
+                made.err().map_or_else(String::new, |e| e.to_string())
+            };
+            let own = foresight::plan(&layout(&late).program, limits).unwrap();
+            assert_eq!(play(&late, &own), "");
+            assert!(play(&early, &own).contains("is not there"));
+            let changed = |f: &dyn Fn(&mut Vec<Action>)| {
+                let mut s = own.clone();
+                f(&mut s.actions);
+                play(&late, &s)
+            };
+            let runs = |a: &Action| matches!(a, Action::Run { .. });
+            for (i, action) in own.actions.iter().enumerate().filter(|(_, a)| runs(a)) {
+                let said = [
+                    changed(&|a| {
+                        a.remove(i);
+                    }),
+                    changed(&|a| a.insert(i, *action)),
+                ];
+                assert!(said.iter().all(|s| s.contains("another program")), "{i}: {said:?}");
+            }
+            let program = layout(&late).program;
+            let state = program.makers.iter().position(|m| *m == Straight::OUTSIDE).unwrap() as u32;
+            for storage in [state, program.bytes.len() as u32] {
+                assert!(changed(&|a| a.insert(0, Action::Drop { storage })).contains("another program"));
+            }
+            let once = program.steps.iter().position(|s| s.once).unwrap() as u32;
+            for step in [once, program.steps.len() as u32] {
+                let again = Action::Run { step, again: true, over: false };
+                assert!(changed(&|a| a.push(again)).contains("another program"));
+            }
+        });
     }
 }

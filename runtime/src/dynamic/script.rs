@@ -53,12 +53,16 @@ struct Writer<'a> {
     at: Vec<Option<u64>>,
     /// States of which a commit has written the new version.
     stale: Vec<bool>,
+    /// The op whose first execution comes next.
+    next: usize,
     script: Script,
 }
 
 impl Script {
     /// Gives every storage of a plan its addresses. What the online run left in the pool stays where it is. The list of what each op is
     /// goes from the layout to the script.
+    ///
+    /// A plan that is none of this program's is refused, wherever it comes from: every op runs in its turn, on what is there.
     pub(super) fn new(
         g: &Graph,
         layout: &mut Layout,
@@ -81,17 +85,17 @@ impl Script {
             repeat_cost: schedule.repeat_cost,
         };
         let stale = vec![false; layout.outside.len()];
-        let mut w = Writer { g, layout, pool, base, at: layout.outside.clone(), stale, script };
+        let (at, next) = (layout.outside.clone(), layout.program.ran);
+        let mut w = Writer { g, layout, pool, base, at, stale, next, script };
         w.take_over(world);
         for action in &schedule.actions {
             match *action {
-                Action::Drop { storage } => {
-                    if let Some(at) = w.at[storage as usize].take() {
-                        w.pool.free(at - base);
-                    }
-                }
+                Action::Drop { storage } => w.drop(storage)?,
                 Action::Run { step, again, over } => w.run(step, again, over)?,
             }
+        }
+        if w.next != w.layout.program.steps.len() {
+            return Err(foreign());
         }
         let results: Result<Vec<Region>, _> = g.outputs.iter().map(|v| w.region(*v)).collect();
         w.script.results = results?;
@@ -178,6 +182,10 @@ fn given<'h>(
     })
 }
 
+fn foreign() -> RuntimeError {
+    bug("a plan of another program".to_owned())
+}
+
 fn hash(device: &dyn Eager, outputs: &[Region]) -> blake3::Hash {
     let mut h = blake3::Hasher::new();
     let mut buffer = Vec::new();
@@ -223,8 +231,23 @@ impl Writer<'_> {
         Ok(Region { offset: at + offset, len })
     }
 
+    fn drop(&mut self, storage: u32) -> Result<(), RuntimeError> {
+        if !matches!(self.layout.outside.get(storage as usize), Some(None)) {
+            return Err(foreign());
+        }
+        if let Some(at) = self.at[storage as usize].take() {
+            self.pool.free(at - self.base);
+        }
+        Ok(())
+    }
+
     fn run(&mut self, id: u32, again: bool, over: bool) -> Result<(), RuntimeError> {
-        let step = &self.layout.program.steps[id as usize];
+        let step = self.layout.program.steps.get(id as usize).ok_or_else(foreign)?;
+        let in_turn = if again { (id as usize) < self.next && !step.once } else { id as usize == self.next };
+        if !in_turn {
+            return Err(foreign());
+        }
+        self.next += usize::from(!again);
         let over = step.over.filter(|_| over);
         let own = |s: &&u32| self.layout.program.bytes[**s as usize] > 0 && Some(**s) != over.map(|o| o.0);
         let makes: Vec<u32> = step.makes.iter().filter(own).copied().collect();
