@@ -18,7 +18,7 @@ use graph::{Attrs, DType, TensorType};
 /// `-weight * ln softmax(scores)[label]`, per row or reduced.
 ///
 /// Inputs: scores `[N, C, d..]`, labels `[N, d..]` (i32 or i64), optional weights `[C]`. Outputs: the loss (`[N, d..]`, or a scalar) and
-/// the log-sum-exp of each row `[N, d..]`, from which the gradient is computed. Attributes: `reduction` (`mean` (over the weights of the
+/// the log-sum-exp of each row `[N, d..]`, from which the gradient starts. Attributes: `reduction` (`mean` (over the weights of the
 /// rows that count), `sum`, `none`), `ignore_index` (rows with this label count nothing). A label that is no class is refused.
 pub struct SoftmaxCrossEntropyLoss;
 

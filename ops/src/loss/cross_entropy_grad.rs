@@ -1,4 +1,7 @@
-//! The gradient of softmax cross entropy in one pass over the scores.
+//! The gradient of softmax cross entropy.
+//!
+//! The probabilities of a row are divided by their own sum. The log-sum-exp only moves them to where exponentials do not overflow: rounded
+//! to one number, it is off by its last place, which is 64 where scores are near 1e9, and so would be every exponent.
 
 use super::{
     along::Along,
@@ -11,11 +14,11 @@ use crate::{
     cpu::{CpuKernel, Io, columns, lanes, lanes::LANES, math::Math, par::Shared},
     export::Export,
 };
-use graph::{DType, TensorType};
+use graph::{Attrs, DType, TensorType};
 
 /// d scores = (softmax(scores) - onehot(label)) * weight * dy, or times weight * dy / Σ weight for the mean, plus softmax(scores) * d lse.
 ///
-/// Inputs: scores, labels, log-sum-exp of each row, optional dy (the cotangent of the loss), optional weights, optional cotangent of the
+/// Inputs: scores, labels, log-sum-exp of each row (any number near its largest score will do), optional dy (the cotangent of the loss), optional weights, optional cotangent of the
 /// log-sum-exp. Attributes as the forward operator's. Labels that are no class count nothing: the loss has refused them.
 pub struct SoftmaxCrossEntropyGrad;
 
@@ -46,9 +49,13 @@ impl OpDef for SoftmaxCrossEntropyGrad {
         false
     }
 
+    fn numeric_class(&self) -> u32 {
+        2
+    }
+
     fn work(&self, s: &Signature<'_>) -> Work {
         let n = s.opt_input(0).and_then(|t| t.shape.elements()).unwrap_or(0);
-        Work { flops: n.saturating_mul(16), bytes: s.io_bytes(), product: false }
+        Work { flops: n.saturating_mul(18), bytes: s.io_bytes(), product: false }
     }
 
     fn facts(&self, _: &Signature<'_>) -> Facts {
@@ -69,7 +76,7 @@ impl OpDef for SoftmaxCrossEntropyGrad {
         let (scores, dims) = (x.input(0)?, x.dims(0)?);
         let rows = super::labels::written(x, x.input(1)?, dims[1], x.opt(4), scores.dtype())?;
         let line = [&[dims[0], 1], &dims[2..]].concat();
-        let probabilities = (scores - x.input(2)?.reshape(&line)).call("Exp");
+        let probabilities = scores.call_with("Softmax", Attrs::new().with("axis", 1i64));
         let share = match x.opt(3) {
             Some(dy) => rows.share(x, dy)?.reshape(&line),
             None => rows.weight.reshape(&line) * 0.0,
@@ -132,7 +139,21 @@ fn backward<T: Math>(along: Along, classes: Classes, reduction: Reduction, label
                         [x],
                         [dx],
                         #[inline(always)]
-                        |[v]| [(v - lse).vexp() * factor],
+                        |[v]| [(v - lse).vexp()],
+                    );
+                    let [sum] = lanes::sums(
+                        n,
+                        [dx.cast_const()],
+                        #[inline(always)]
+                        |e| e,
+                    );
+                    let factor = T::from_f64(factor.to_f64() / sum);
+                    lanes::map(
+                        n,
+                        [dx.cast_const()],
+                        [dx],
+                        #[inline(always)]
+                        |[e]| [e * factor],
                     );
                     if let Some((class, share)) = hit {
                         *dx.add(class) = *dx.add(class) - share;
@@ -145,11 +166,8 @@ fn backward<T: Math>(along: Along, classes: Classes, reduction: Reduction, label
             let (x, dx) = (&x, &dx);
             for c in columns {
                 let shape = (n, along.inner, c.width);
-                let (mut sums, mut factors) = ([T::ZERO; LANES], [T::ZERO; LANES]);
-                for l in 0..c.width {
-                    sums[l] = lse[c.line + l];
-                    factors[l] = line(c.line + l).1;
-                }
+                let (mut shifts, mut factors) = ([T::ZERO; LANES], [T::ZERO; LANES]);
+                shifts[..c.width].copy_from_slice(&lse[c.line..c.line + c.width]);
                 // SAFETY: the columns lie inside both buffers and are this call's only; a class is less than `n`.
                 unsafe {
                     let (x, dx) = (x.0.add(c.at).cast_const(), dx.0.add(c.at));
@@ -157,9 +175,27 @@ fn backward<T: Math>(along: Along, classes: Classes, reduction: Reduction, label
                         shape,
                         [x],
                         dx,
-                        [&sums, &factors],
+                        [&shifts],
                         #[inline(always)]
-                        |[v], [s, f]| (v - s).vexp() * f,
+                        |[v], [s]| (v - s).vexp(),
+                    );
+                    let sums = columns::sums(
+                        shape,
+                        [dx.cast_const()],
+                        [],
+                        #[inline(always)]
+                        |[e], []| e,
+                    );
+                    for l in 0..c.width {
+                        factors[l] = T::from_f64(line(c.line + l).1.to_f64() / sums[l]);
+                    }
+                    columns::map(
+                        shape,
+                        [dx.cast_const()],
+                        dx,
+                        [&factors],
+                        #[inline(always)]
+                        |[e], [f]| e * f,
                     );
                     for l in 0..c.width {
                         if let (Some((class, share)), _) = line(c.line + l) {

@@ -94,8 +94,12 @@ fn gradient(
     args.extend([lines, a.n, a.inner].map(index));
     args.push(kind);
     args.extend(ignored(s)?);
-    let entry = if cross_entropy { "cross_entropy_gradient" } else { "likelihood_gradient" };
-    b.over(entry, (lines * a.n) as u64, args)?;
+    if cross_entropy {
+        let blocks = if a.n == 0 { 0 } else { lines.min(1 << 20) as u64 };
+        b.launch("cross_entropy_gradient", blocks, block_of(a.n as u64), args)?;
+    } else {
+        b.over("likelihood_gradient", (lines * a.n) as u64, args)?;
+    }
     Ok(b.done())
 }
 

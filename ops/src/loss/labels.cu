@@ -95,15 +95,24 @@ dev W share(const T *dy, const W *total, I l, i32 kind) {
     return kind == 0 ? (W)up(dy[l]) : kind == 1 ? up(dy[0]) / total[0] : (W)up(dy[0]);
 }
 
+// A block a line: probabilities are divided by their own sum, for which a log-sum-exp rounded to one number is no more than a shift.
 KERNEL(cross_entropy_gradient, const T *x, const L *labels, const T *lse, const T *dy, const T *weights, const T *d_lse, const W *total,
        T *dx, I lines, I n, I inner, i32 kind, i32 has_ignore, i64 ignore) {
-    for (I e = thread_index(); e < lines * n; e += thread_count()) {
-        I i = e / inner % n, l = e / inner / n * inner + e % inner;
+    shared Shared<W, 32> scratch;
+    for (I l = (I)blockIdx.x; l < lines; l += (I)gridDim.x) {
+        I at = l / inner * n * inner + l % inner;
         i64 c = class_of(labels[l], n, has_ignore, ignore);
         W own = c < 0 ? (W)0 : (weights ? (W)up(weights[c]) : (W)1) * share(dy, total, l, kind);
-        W factor = own + (d_lse ? (W)up(d_lse[l]) : (W)0);
-        W v = m_exp(up(x[e]) - up(lse[l])) * factor;
-        dx[e] = down<T>(c == i ? v - own : v);
+        W shift = up(lse[l]), sum = 0;
+        for (I i = (I)threadIdx.x; i < n; i += (I)blockDim.x)
+            sum += m_exp(up(x[at + i * inner]) - shift);
+        sum = block_reduce<Plus>(sum, scratch);
+        W factor = (own + (d_lse ? (W)up(d_lse[l]) : (W)0)) / sum;
+        for (I i = (I)threadIdx.x; i < n; i += (I)blockDim.x) {
+            I e = at + i * inner;
+            W v = m_exp(up(x[e]) - shift) * factor;
+            dx[e] = down<T>(c == i ? v - own : v);
+        }
     }
 }
 

@@ -105,6 +105,36 @@ fn cross_entropy_is_that_of_a_plain_loop() {
     }
 }
 
+/// Offsets that all scores of a row have in common, at which a float32 log-sum-exp has no digits left for the logarithm.
+const OFFSETS: [f32; 6] = [0.0, 1e4, 1e6, -1e9, 1e30, f32::MIN];
+
+#[test]
+fn gradients_of_cross_entropy_know_no_common_offset() {
+    for offset in OFFSETS {
+        for (shape, inner) in [(vec![5u64, 700], 1usize), (vec![2, 5, 70], 70), (vec![4, 1], 1)] {
+            let x = f32s(&shape, |i| wavy(i) + offset);
+            let (v, c) = (x.to_floats(), shape[1] as usize);
+            let lines = v.len() / c;
+            let ids: Vec<i64> = (0..lines).map(|i| ((i * 31) % c) as i64).collect();
+            let mut rows = shape.clone();
+            rows.remove(1);
+            let (t, dy) = (labels(&rows, &ids), f32s(&rows, |i| 1.0 + i as f32 / 100.0));
+            let attrs = Attrs::new().with("reduction", "none");
+            let lse = run("SoftmaxCrossEntropyLoss", attrs.clone(), &[&x, &t])[1].clone();
+            let mut want = vec![0.0; v.len()];
+            for (l, (id, dy)) in ids.iter().zip(dy.to_floats()).enumerate() {
+                let at = |k: usize| l / inner * c * inner + k * inner + l % inner;
+                let top = (0..c).map(|k| v[at(k)]).fold(f64::NEG_INFINITY, f64::max);
+                let sum: f64 = (0..c).map(|k| (v[at(k)] - top).exp()).sum();
+                for k in 0..c {
+                    want[at(k)] = ((v[at(k)] - top).exp() / sum - f64::from(k as i64 == *id)) * dy;
+                }
+            }
+            close(&run("SoftmaxCrossEntropyGrad", attrs, &[&x, &t, &lse, &dy])[0], &want);
+        }
+    }
+}
+
 #[test]
 fn a_label_that_is_no_class_is_named() {
     let x = f32s(&[3, 4], wavy);
