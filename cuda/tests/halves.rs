@@ -171,7 +171,13 @@ fn statistics_are_float32() {
             compare("Attention", &scale, forward.clone());
             let op = find("Attention").unwrap();
             let out = Given::new(op, scale.clone(), forward.clone()).unwrap().reference(op).unwrap();
-            let rest = vec![Some(out[0].clone()), Some(out[1].clone()), h(&[2, 37, 33], 4), x(&[2, 37], 5)];
+            let rest = vec![
+                Some(out[0].clone()),
+                Some(out[1].clone()),
+                h(&[2, 37, 33], 4),
+                x(&[2, 37], 5),
+                Some(out[2].clone()),
+            ];
             compare("AttentionGrad", &scale, [forward, rest].concat());
         }
 
@@ -187,7 +193,7 @@ fn statistics_are_float32() {
         compare(
             "LinearCrossEntropyGrad",
             &attrs,
-            [forward, vec![Some(out[1].clone()), x(&[], 4), x(&[n], 5)]].concat(),
+            [forward, vec![Some(out[1].clone()), x(&[], 4), x(&[n], 5), Some(out[2].clone())]].concat(),
         );
     }
 }

@@ -61,7 +61,7 @@ fn attention(attrs: &Attrs, shapes: [&[usize]; 3], mask: Option<Literal>) {
     let out = Given::new(op, attrs.clone(), forward.clone()).unwrap().on_cpu(op).unwrap();
     let shape = |l: &Literal| l.shape().iter().map(|d| *d as usize).collect::<Vec<_>>();
     let (dy, dl) = (x(&shape(&out[0]), 30), x(&shape(&out[1]), 31));
-    let rest = vec![Some(out[0].clone()), Some(out[1].clone()), dy, dl];
+    let rest = vec![Some(out[0].clone()), Some(out[1].clone()), dy, dl, Some(out[2].clone())];
     compare("AttentionGrad", attrs.clone(), [forward, rest].concat());
 }
 
@@ -86,6 +86,46 @@ fn attention_with_masked_tiles() {
     attention(&Attrs::new().with("scale", 0.5), [&[1, n, 8], &[1, n, 8], &[1, n, 8]], Some(mask));
 }
 
+/// Rows of which nothing counts: masked by large finite numbers, added or put in the place of scores.
+#[test]
+fn attention_with_masked_rows() {
+    let (n, scale) = (70usize, Attrs::new().with("scale", 0.5));
+    let counts = |i: usize| i % n <= i / n && i / n != 3 && i / n != 66;
+    let shapes: [&[usize]; 3] = [&[2, n, 8], &[2, n, 8], &[2, n, 8]];
+    for fill in [-1e9f32, f32::MIN] {
+        let values = (0..n * n).map(|i| if counts(i) { 0.0 } else { fill });
+        let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        attention(&scale, shapes, Some(Literal::new(DType::F32, vec![n as u64; 2], bytes).unwrap()));
+        let keep: Vec<u8> = (0..n * n).map(|i| u8::from(counts(i))).collect();
+        let keep = Literal::new(DType::Bool, vec![n as u64; 2], keep).unwrap();
+        attention(&scale.clone().with("fill", f64::from(fill)), shapes, Some(keep));
+    }
+}
+
+/// Scores with a large common offset.
+#[test]
+fn cross_entropy_of_offset_scores() {
+    let Some(_) = host() else { return };
+    for offset in [0.0, 1e6, -1e9] {
+        for shape in [vec![9usize, 300], vec![2, 5, 70]] {
+            let near = wide(&shape, 1).unwrap().to_floats();
+            let bytes: Vec<u8> = near.iter().flat_map(|v| (*v as f32 + offset).to_le_bytes()).collect();
+            let dims: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
+            let scores = Some(Literal::new(DType::F32, dims.clone(), bytes).unwrap());
+            let rows: Vec<u64> = [&dims[..1], &dims[2..]].concat();
+            let count = rows.iter().product::<u64>() as i64;
+            let ids: Vec<i64> = (0..count).map(|i| i * 3 % shape[1] as i64).collect();
+            let labels = Some(Literal::ints(&ids).reshaped(rows).unwrap());
+            let attrs = Attrs::new().with("reduction", "sum");
+            let op = find("SoftmaxCrossEntropyLoss").unwrap();
+            let given = vec![scores, labels];
+            let out = Given::new(op, attrs.clone(), given.clone()).unwrap().on_cpu(op).unwrap();
+            let more = vec![Some(out[1].clone()), wide(&[], 4)];
+            compare("SoftmaxCrossEntropyGrad", attrs, [given, more].concat());
+        }
+    }
+}
+
 #[test]
 fn linear_cross_entropy_of_many_classes() {
     for (turned, reduction) in [(0i64, "mean"), (1, "sum")] {
@@ -99,7 +139,7 @@ fn linear_cross_entropy_of_many_classes() {
         compare("LinearCrossEntropy", attrs.clone(), inputs.clone());
         let op = find("LinearCrossEntropy").unwrap();
         let out = Given::new(op, attrs.clone(), inputs.clone()).unwrap().on_cpu(op).unwrap();
-        let more = vec![Some(out[1].clone()), wide(&[], 4), wide(&[n], 5)];
+        let more = vec![Some(out[1].clone()), wide(&[], 4), wide(&[n], 5), Some(out[2].clone())];
         compare("LinearCrossEntropyGrad", attrs, [inputs, more].concat());
     }
 }

@@ -10,9 +10,14 @@
 #ifndef STAT
 #define STAT T
 #endif
-// What is added to scores.
+// What is added to scores; with KEPT, where they stay and do not become `fill`.
 #ifndef MASK
 #define MASK T
+#endif
+#ifdef KEPT
+#define MASKED(score, m) ((m) ? (score) : (W)fill)
+#else
+#define MASKED(score, m) ((score) + up(m))
 #endif
 
 typedef Num<T>::Arith W;
@@ -34,8 +39,8 @@ struct Operand {
 };
 
 #ifndef SIDE
-KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT *lse, I matrices, I chunks, Dims of_q, Dims of_k,
-       Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
+KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT *lse, STAT *rest, I matrices, I chunks, Dims of_q, Dims of_k,
+       Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale, f64 fill) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Operand oq(of_q), ok(of_k), ov(of_v), oy(of_y);
@@ -58,7 +63,7 @@ KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT
                 I j = j0 + c + 16 * n;
                 s[n] *= (W)scale;
                 if (m && row < oq.rows && j < ok.rows)
-                    s[n] += up(m[row * mask_row + j * mask_column]);
+                    s[n] = MASKED(s[n], m[row * mask_row + j * mask_column]);
                 if (j < ok.rows)
                     top = larger(top, s[n]);
             }
@@ -95,8 +100,13 @@ KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT
             for (int e = 0; e < EACH; e++)
                 if (column + 16 * e < ov.columns)
                     y[oy.at(i) + row * oy.stride() + column + 16 * e] = down<T>(acc[e] * scaled);
-            if (chunk == 0 && c == 0)
-                lse[i * oq.rows + row] = down<STAT>(most + m_log(sum));
+            if (chunk == 0 && c == 0) {
+                // Two numbers: where scores are large, one has no digits for the logarithm.
+                W log = m_log(sum);
+                STAT total = down<STAT>(most + log);
+                lse[i * oq.rows + row] = total;
+                rest[i * oq.rows + row] = down<STAT>(log - ((W)up(total) - most));
+            }
         }
     }
 }
@@ -117,8 +127,8 @@ KERNEL(remainders, const T *y, const T *dy, const STAT *d_lse, W *less, I matric
     }
 }
 
-KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *dy, const STAT *lse, const W *less, T *out, I matrices,
-       I chunks, Dims of_q, Dims of_k, Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale) {
+KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *dy, const STAT *lse, const STAT *rest, const W *less, T *out, I matrices,
+       I chunks, Dims of_q, Dims of_k, Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale, f64 fill) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Operand oq(of_q), ok(of_k), ov(of_v), oy(of_y), own = SIDE == 0 ? oq : SIDE == 1 ? ok : ov;
@@ -146,10 +156,14 @@ KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *
                     I line = i * oq.rows + query;
                     W score = s[n] * (W)scale;
                     if (m)
-                        score += up(m[query * mask_row + key * mask_column]);
-                    p = m_exp(score - up(lse[line]));
+                        score = MASKED(score, m[query * mask_row + key * mask_column]);
+                    p = m_exp((score - up(lse[line])) - (rest ? (W)up(rest[line]) : (W)0));
 #if SIDE != 2
                     p *= d[n] - less[line];
+#ifdef KEPT
+                    if (!m[query * mask_row + key * mask_column])
+                        p = 0;
+#endif
 #endif
                 }
                 weights[r * LINE + c + 16 * n] = p;

@@ -2,8 +2,9 @@
 
 use super::{
     COLUMNS, PER_SCORE, ROWS, TILES,
-    forward::{add_mask, cases},
-    shape::{Plan, exported, infer, straight, swapped},
+    forward::cases,
+    mask::Given,
+    shape::{Mask, Plan, exported, infer, straight, swapped},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
@@ -17,8 +18,8 @@ use graph::{Attrs, TensorType};
 
 /// The gradient of [`super::Attention`].
 ///
-/// Inputs: q, k, v, optional mask, y, log-sum-exp of the rows, dy, optional cotangent of the log-sum-exp. Outputs: dq, dk, dv, laid out as
-/// q, k and v. Attributes as the forward operator's.
+/// Inputs: q, k, v, optional mask, y, log-sum-exp of the rows, dy, optional cotangent of the log-sum-exp, what rounding took from the
+/// log-sum-exp (nothing, if left out). Outputs: dq, dk, dv, laid out as q, k and v. Attributes as the forward operator's.
 pub struct AttentionGrad;
 
 impl Plan {
@@ -42,18 +43,22 @@ impl OpDef for AttentionGrad {
             }
             same_shape(&want.shape, &got.shape, what)?;
         }
-        if let Some(d) = s.opt_input(7) {
+        for (i, what) in [(7, "the cotangent of the log-sum-exp"), (8, "the rest of the log-sum-exp")] {
+            let Some(d) = s.opt_input(i) else { continue };
             if d.dtype != rows.dtype {
-                let what = "the cotangent of the log-sum-exp must be";
-                return Err(OpError::invalid(format!("{what} {}, not {}", rows.dtype, d.dtype)));
+                return Err(OpError::invalid(format!("{what} must be {}, not {}", rows.dtype, d.dtype)));
             }
-            same_shape(&rows.shape, &d.shape, "cotangent of the log-sum-exp")?;
+            same_shape(&rows.shape, &d.shape, what)?;
         }
         (0..3).map(|i| Ok(s.input(i)?.clone())).collect()
     }
 
     fn differentiable(&self) -> bool {
         false
+    }
+
+    fn numeric_class(&self) -> u32 {
+        2
     }
 
     fn work(&self, s: &Signature<'_>) -> Work {
@@ -83,7 +88,7 @@ impl OpDef for AttentionGrad {
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
-        let ([q, k, v], scores) = exported(x, 3)?;
+        let ([q, k, v], scores, keep) = exported(x, 3)?;
         let swap = swapped(x.sig.attrs)?;
         let (rank, dims) =
             (x.sig.input(0)?.shape.rank(), crate::def::fixed(&x.sig.input(5)?.shape, "the rows")?);
@@ -91,13 +96,15 @@ impl OpDef for AttentionGrad {
         let [y, dy] = [4, 6].map(|i| Ok::<_, OpError>(straight(x.input(i)?, rank, swap[3])));
         let (y, dy) = (y?, dy?);
         let column = [&dims[..], &[1]].concat();
-        let p = (scores - x.input(5)?.reshape(&column)).call("Exp");
+        let below = scores - x.input(5)?.reshape(&column);
+        let p = x.opt(8).map_or(below, |rest| below - rest.reshape(&column)).call("Exp");
         let product = |a, b| x.call("MatMul", &[a, b], Attrs::new());
         let mut from = product(dy, v.turned(rank)) - (dy * y).sum(&last, true);
         if let Some(d) = x.opt(7) {
             from = from + d.reshape(&column);
         }
         let d = p * from * x.sig.attrs.float_or("scale", 1.0)?;
+        let d = keep.map_or(d, |keep| keep.pick(d, 0.0));
         x.set(0, straight(product(d, k), rank, swap[0]));
         x.set(1, straight(product(d.turned(rank), q), rank, swap[1]));
         x.set(2, straight(product(p.turned(rank), dy), rank, swap[2]));
@@ -122,14 +129,16 @@ impl OpDef for AttentionGrad {
             }
             let (y, rows) = (of(&y, swap[3]), &rows[..rows.len() - 1]);
             let c = Case::new(name, attrs, &shapes);
+            let masked = mask.is_some();
             let c = match mask {
-                Some(m) => c.input(3, CaseInput::float(m, Fill::Uniform(-2.0, 1.0))),
+                Some(m) => c.input(3, m),
                 None => c,
             };
             let c = c.input(4, CaseInput::float(&y, Fill::Uniform(-1.0, 1.0)));
             let c = c.input(5, CaseInput::float(rows, Fill::Uniform(2.0, 4.0)));
             let c = c.input(6, CaseInput::float(&y, Fill::Uniform(-1.0, 1.0)));
-            if mask.is_none() { c.input(7, CaseInput::float(rows, Fill::Uniform(-1.0, 1.0))) } else { c }
+            let c = if masked { c } else { c.input(7, CaseInput::float(rows, Fill::Uniform(-1.0, 1.0))) };
+            c.input(8, CaseInput::float(rows, Fill::Uniform(-0.5, 0.5)))
         });
         let no_rows = Case::new("no rows", Attrs::new(), &[&[0, 2], &[3, 2], &[3, 2]]);
         let of = |s: &[usize]| CaseInput::float(s, Fill::Uniform(0.0, 1.0));
@@ -140,9 +149,9 @@ impl OpDef for AttentionGrad {
 
 fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
     let [q, k, v] = [0, 1, 2].map(|i| shared(io.input::<T>(i)));
-    let mask = if io.has(3) { Some(shared(io.input::<T>(3))) } else { None };
+    let mask = p.mask.as_ref().map(|m| (m, Given::of(io, 3, m.fill)));
     let [y, lse, dy] = [4, 5, 6].map(|i| shared(io.input::<T>(i)));
-    let d_lse = if io.has(7) { Some(shared(io.input::<T>(7))) } else { None };
+    let [d_lse, rest] = [7, 8].map(|i| if io.has(i) { Some(shared(io.input::<T>(i))) } else { None });
     let [dq, dk, dv] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
     if p.q.rows == 0 {
         io.output::<T>(1).fill(T::ZERO);
@@ -159,7 +168,7 @@ fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
         #[inline(always)]
         |range| {
             let (q, k, v, y, lse, dy) = (&q, &k, &v, &y, &lse, &dy);
-            let (mask, d_lse, dq, dk, dv, work) = (&mask, &d_lse, &dq, &dk, &dv, &work);
+            let (mask, d_lse, rest, dq, dk, dv, work) = (&mask, &d_lse, &rest, &dq, &dk, &dv, &work);
             for lane in range {
                 for i in (lane..p.matrices).step_by(at_once) {
                     // SAFETY: matrix `i` of every output and the lane's workspace are this call's only; everything lies inside of its
@@ -196,11 +205,13 @@ fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
                                 multiply([rows, n, p.v.columns], T::ONE, rows_dy, values, T::ZERO, td);
                                 for r in 0..rows {
                                     let (row, row_d) = (tile.add(r * ld), tile_d.add(r * ld));
-                                    if let (Some(m), Some(data)) = (&p.mask, mask) {
-                                        let at = m.at(i) + (first + r) * m.row + column * m.column;
-                                        add_mask(n, row, data.0.add(at), m.column);
+                                    let at = |m: &Mask| m.at(i) + (first + r) * m.row + column * m.column;
+                                    if let Some((m, given)) = mask {
+                                        given.put(n, row, at(m), m.column);
                                     }
-                                    let log = *lse.0.add(i * p.q.rows + first + r);
+                                    let line = i * p.q.rows + first + r;
+                                    let log = *lse.0.add(line);
+                                    let rest = rest.map_or(T::ZERO, |x| *x.0.add(line));
                                     let less = *less.add(first + r);
                                     lanes::map(
                                         n,
@@ -208,10 +219,13 @@ fn backward<T: Math>(p: &Plan, io: &Io<'_>) {
                                         [row, row_d],
                                         #[inline(always)]
                                         |[s, d]| {
-                                            let p = (s - log).vexp();
+                                            let p = ((s - log) - rest).vexp();
                                             [p, p * (d - less)]
                                         },
                                     );
+                                    if let Some((m, given)) = mask {
+                                        given.cut(n, row_d, at(m), m.column);
+                                    }
                                 }
                                 let add = |again: bool| if again { T::ONE } else { T::ZERO };
                                 let out = Mat::rows(dv.0.add(at_v), sv);

@@ -2,6 +2,7 @@
 
 use super::{
     COLUMNS, PER_SCORE, ROWS, TILES,
+    mask::Given,
     shape::{Plan, exported, infer, straight, swapped},
 };
 use crate::{
@@ -10,15 +11,17 @@ use crate::{
     cpu::{CpuKernel, Io, lanes, math::Math, par::Shared},
     export::Export,
     grad::GradCx,
+    loss::log_sum::{log_sum, written_log_sum},
     product::gemm::{Mat, multiply, shared},
 };
-use graph::{Attrs, TensorType};
+use graph::{Attrs, DType, TensorType};
 
 /// softmax(q·kᵀ·scale + mask)·v.
 ///
 /// Inputs: q `[.., H, S, D]`, k `[.., H, T, D]`, v `[.., H, T, E]`, optional mask that spreads over `[.., H, S, T]`. Outputs: y
-/// `[.., H, S, E]` and the log-sum-exp of each row of scores `[.., H, S]`. Attributes: `scale`; `q_swapped`, `k_swapped`, `v_swapped`,
-/// `y_swapped`: 1 where the axes H and S (T) stand the other way round. The mask has no gradient: it would be a score matrix.
+/// `[.., H, S, E]`, the log-sum-exp of each row of scores `[.., H, S]`, and what rounding took from it ([`log_sum`]). Attributes: `scale`;
+/// `fill`: the mask is boolean, and scores become this number where it is false; `q_swapped`, `k_swapped`, `v_swapped`, `y_swapped`: 1
+/// where the axes H and S (T) stand the other way round. The mask has no gradient: it would be a score matrix.
 pub struct Attention;
 
 impl Plan {
@@ -35,7 +38,8 @@ impl OpDef for Attention {
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
-        Ok(infer(s, 3)?.into())
+        let [y, rows] = infer(s, 3)?;
+        Ok(vec![y, rows.clone(), rows])
     }
 
     fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
@@ -50,9 +54,9 @@ impl OpDef for Attention {
                 g.b.expand(zero, &ty.shape)?
             }
         };
-        let (y, lse) = (g.output(0), g.output(1));
+        let [y, lse, rest] = [0, 1, 2].map(|i| Some(g.output(i)));
         let mut inputs = [0, 1, 2, 3].map(|i| g.opt_input(i)).to_vec();
-        inputs.extend([Some(y), Some(lse), Some(dy), g.cotangent(1)]);
+        inputs.extend([y, lse, Some(dy), g.cotangent(1), rest]);
         let attrs = g.attrs().clone();
         for (i, d) in g.b.emit("AttentionGrad", attrs, &inputs)?.into_iter().enumerate() {
             if g.needs(i) {
@@ -60,6 +64,10 @@ impl OpDef for Attention {
             }
         }
         Ok(())
+    }
+
+    fn numeric_class(&self) -> u32 {
+        2
     }
 
     fn work(&self, s: &Signature<'_>) -> Work {
@@ -89,13 +97,13 @@ impl OpDef for Attention {
     }
 
     fn export(&self, x: &Export<'_>) -> Result<(), OpError> {
-        let ([_, _, v], scores) = exported(x, 3)?;
+        let ([_, _, v], scores, _) = exported(x, 3)?;
         let rank = x.sig.input(0)?.shape.rank();
         let p = scores.call_with("Softmax", Attrs::new().with("axis", -1));
         let y = x.call("MatMul", &[p, v], Attrs::new());
         x.set(0, straight(y, rank, swapped(x.sig.attrs)?[3]));
-        if x.used(1) {
-            x.set(1, scores.reduce("ReduceLogSumExp", &[rank as i64 - 1], false));
+        if x.used(1) || x.used(2) {
+            written_log_sum(x, scores, rank - 1);
         }
         Ok(())
     }
@@ -104,17 +112,26 @@ impl OpDef for Attention {
         cases(|attrs, name, shapes, mask| {
             let c = Case::new(name, attrs, &shapes);
             match mask {
-                Some(m) => c.input(3, CaseInput::float(m, Fill::Uniform(-2.0, 1.0)).fixed()),
+                Some(m) => c.input(3, m.fixed()),
                 None => c,
             }
         })
     }
 }
 
-/// Cases that attention and its gradient share: attributes, name, shapes of q, k and v, shape of the mask.
+/// Cases that attention and its gradient share: attributes, name, shapes of q, k and v, the mask.
 pub(super) fn cases(
-    make: impl Fn(Attrs, &'static str, [&'static [usize]; 3], Option<&'static [usize]>) -> Case,
+    case: impl Fn(Attrs, &'static str, [&'static [usize]; 3], Option<CaseInput>) -> Case,
 ) -> Vec<Case> {
+    let make = |attrs, name, shapes, mask: Option<&[usize]>| {
+        case(attrs, name, shapes, mask.map(|m| CaseInput::float(m, Fill::Uniform(-2.0, 1.0))))
+    };
+    // What is replaced has a probability here, so that a gradient of it would show; of one row everything is.
+    let replaced = |name, shapes, mask: &[usize], keep: &[f64]| {
+        let fill = Fill::Values(keep.to_vec());
+        let mask = CaseInput { fill, ..CaseInput::ints(DType::Bool, mask, 0, 2) };
+        case(Attrs::new().with("scale", 0.7).with("fill", -1.5), name, shapes, Some(mask))
+    };
     let scale = || Attrs::new().with("scale", 0.7);
     let swap = scale().with("q_swapped", 1).with("v_swapped", 1).with("y_swapped", 1);
     vec![
@@ -130,13 +147,25 @@ pub(super) fn cases(
         make(swap, "rows before heads", [&[2, 3, 2, 4], &[2, 2, 5, 4], &[2, 5, 2, 3]], Some(&[3, 5])),
         make(scale().with("k_swapped", 1), "keys before heads", [&[2, 3, 4], &[5, 2, 4], &[2, 5, 3]], None),
         make(scale(), "several tiles", [&[1, 70, 2], &[1, 131, 2], &[1, 131, 1]], Some(&[70, 131])),
+        replaced(
+            "scores replaced",
+            [&[2, 2, 3, 4], &[2, 2, 3, 4], &[2, 2, 3, 2]],
+            &[3, 3],
+            &[1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0],
+        ),
+        replaced(
+            "rows replaced",
+            [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]],
+            &[2, 3, 1],
+            &[1.0, 0.0, 1.0, 1.0, 1.0, 0.0],
+        ),
     ]
 }
 
 fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
     let [q, k, v] = [0, 1, 2].map(|i| shared(io.input::<T>(i)));
-    let mask = if io.has(3) { Some(shared(io.input::<T>(3))) } else { None };
-    let [y, lse] = [0, 1].map(|i| Shared(io.output_ptr::<T>(i).0));
+    let mask = p.mask.as_ref().map(|m| (m, Given::of(io, 3, m.fill)));
+    let [y, lse, rest] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
     let tiles = Shared(io.workspace::<T>().as_mut_ptr());
     let (blocks, at_once) = p.blocks();
     let down = p.q.rows.div_ceil(ROWS);
@@ -146,7 +175,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
         1,
         #[inline(always)]
         |range| {
-            let (q, k, v, y, lse, mask, tiles) = (&q, &k, &v, &y, &lse, &mask, &tiles);
+            let (q, k, v, y, lse, rest, mask, tiles) = (&q, &k, &v, &y, &lse, &rest, &mask, &tiles);
             for lane in range {
                 for block in (lane..blocks).step_by(at_once) {
                     let (i, first) = (block / down, block % down * ROWS);
@@ -173,9 +202,9 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                             );
                             for r in 0..rows {
                                 let row = tile.add(r * ld);
-                                if let (Some(m), Some(data)) = (&p.mask, mask) {
-                                    let m_at = data.0.add(m.at(i) + (first + r) * m.row + column * m.column);
-                                    add_mask(n, row, m_at, m.column);
+                                if let Some((m, given)) = mask {
+                                    let at = m.at(i) + (first + r) * m.row + column * m.column;
+                                    given.put(n, row, at, m.column);
                                 }
                                 let new = max[r].larger(lanes::largest(n, row.cast_const()));
                                 // A row that is masked so far has no maximum to subtract.
@@ -208,43 +237,14 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                         }
                         for r in 0..rows {
                             scaled(p.y.columns, out.add(r * sy), T::from_f64(1.0 / sum[r]));
-                            *lse.0.add(i * p.q.rows + first + r) = max[r] + T::from_f64(libm::log(sum[r]));
+                            let line = i * p.q.rows + first + r;
+                            [*lse.0.add(line), *rest.0.add(line)] = log_sum(max[r], sum[r]);
                         }
                     }
                 }
             }
         },
     );
-}
-
-/// Adds a mask to a row of scores.
-///
-/// # Safety
-///
-/// `row` has `n` writable elements, `mask` `n` readable ones, or one if `stride` is 0.
-#[inline(always)]
-pub(super) unsafe fn add_mask<T: Math>(n: usize, row: *mut T, mask: *const T, stride: usize) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        if stride == 0 {
-            let m = *mask;
-            lanes::map(
-                n,
-                [row.cast_const()],
-                [row],
-                #[inline(always)]
-                |[x]| [x + m],
-            );
-        } else {
-            lanes::map(
-                n,
-                [row.cast_const(), mask],
-                [row],
-                #[inline(always)]
-                |[x, m]| [x + m],
-            );
-        }
-    }
 }
 
 /// Multiplies `n` elements by a number.

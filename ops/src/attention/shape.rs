@@ -55,6 +55,11 @@ pub(super) fn swapped(attrs: &Attrs) -> Result<[bool; 4], OpError> {
     Ok(out)
 }
 
+/// What scores become that a boolean mask leaves out.
+pub(super) fn fill(s: &Signature<'_>) -> Result<Option<f64>, OpError> {
+    Ok(s.attrs.get("fill").map(|_| s.attrs.float_or("fill", 0.0)).transpose()?)
+}
+
 /// Types of y and of the log-sum-exp of its rows, from q, k, v and an optional mask at these inputs. With 16-bit floats the log-sum-exp is
 /// float32, and the mask may be.
 pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], OpError> {
@@ -63,7 +68,13 @@ pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], O
     if !q.dtype.is_float() {
         return Err(OpError::invalid(format!("attention is floating-point, not {}", q.dtype)));
     }
-    let float32 = |t: &TensorType| is_half(q.dtype) && t.dtype == DType::F32;
+    let kept = fill(s)?.is_some();
+    if kept != s.opt_input(mask).is_some_and(|m| m.dtype == DType::Bool) {
+        return Err(OpError::invalid(
+            "a boolean mask, and no other, has `fill`, the score of what it leaves out",
+        ));
+    }
+    let float32 = |t: &TensorType| kept || is_half(q.dtype) && t.dtype == DType::F32;
     let dtypes = [Some(k), Some(v), s.opt_input(mask).filter(|t| !float32(t))];
     if dtypes.iter().flatten().any(|t| t.dtype != q.dtype) {
         return Err(OpError::invalid(format!("keys, values and mask must be {} like the queries", q.dtype)));
@@ -144,6 +155,7 @@ pub(super) struct Mask {
     axes: Vec<(usize, usize)>,
     pub(super) row: usize,
     pub(super) column: usize,
+    pub(super) fill: Option<f64>,
 }
 
 impl Mask {
@@ -194,7 +206,7 @@ impl Plan {
                 }
                 let of = |back: usize| strides.get(back).copied().unwrap_or(0);
                 let axes = lead.iter().enumerate().map(|(i, d)| (*d, of(lead.len() + 1 - i))).collect();
-                Some(Mask { axes, row: of(1), column: of(0) })
+                Some(Mask { axes, row: of(1), column: of(0), fill: fill(s)? })
             }
         };
         let scale = s.attrs.float_or("scale", 1.0)?;
@@ -223,12 +235,18 @@ pub(super) fn straight<'a>(v: Term<'a>, rank: usize, swapped: bool) -> Term<'a> 
     v.transpose(&perm)
 }
 
-/// q, k and v in ONNX, heads first, and the scores with their mask.
-pub(super) fn exported<'a>(x: &Export<'a>, mask: usize) -> Result<([Term<'a>; 3], Term<'a>), OpError> {
+/// q, k and v in ONNX, heads first, the scores with their mask, and the mask if it is boolean.
+pub(super) type Exported<'a> = ([Term<'a>; 3], Term<'a>, Option<Term<'a>>);
+
+/// What ONNX needs of attention, forward and backward.
+pub(super) fn exported<'a>(x: &Export<'a>, mask: usize) -> Result<Exported<'a>, OpError> {
     let swap = swapped(x.sig.attrs)?;
     let rank = x.sig.input(0)?.shape.rank();
     let [q, k, v] = [0, 1, 2].map(|i| Ok::<_, OpError>(straight(x.input(i)?, rank, swap[i])));
     let (q, k, v) = (q?, k?, v?);
     let scores = x.call("MatMul", &[q, k.turned(rank)], Attrs::new()) * x.sig.attrs.float_or("scale", 1.0)?;
-    Ok(([q, k, v], x.opt(mask).map_or(scores, |m| scores + m)))
+    Ok(match (x.opt(mask), fill(x.sig)?) {
+        (Some(keep), Some(fill)) => ([q, k, v], keep.pick(scores, fill), Some(keep)),
+        (mask, _) => ([q, k, v], mask.map_or(scores, |m| scores + m), None),
+    })
 }

@@ -35,8 +35,15 @@ fn forward(s: &Signature<'_>) -> Result<Kernels, OpError> {
     let mut b = Builder::new(s, source!("loss/linear.cu"))?;
     b.types(dtype, "STAT", s.output(1)?.dtype).define("L", dtype_name(labels));
     let rows = b.workspace(2 * l.rows as u64 * wide_size(dtype));
-    let mut args =
-        vec![Arg::Input(0), Arg::Input(1), Arg::Input(2), given(s, 3), Arg::Output(1), rows.clone()];
+    let mut args = vec![
+        Arg::Input(0),
+        Arg::Input(1),
+        Arg::Input(2),
+        given(s, 3),
+        Arg::Output(1),
+        Arg::Output(2),
+        rows.clone(),
+    ];
     args.extend(sizes(&l));
     args.extend(ignored(s)?);
     args.extend([Arg::Status, Arg::Call]);
@@ -67,7 +74,7 @@ fn backward(s: &Signature<'_>) -> Result<Kernels, OpError> {
         b.define("SIDE", side);
         let d_bias = if side == 1 { Arg::Output(2) } else { Arg::Null };
         let mut args = vec![Arg::Input(0), Arg::Input(1), Arg::Input(2), given(s, 3), Arg::Input(4)];
-        args.extend([given(s, 5), given(s, 6), total.clone(), Arg::Output(side), d_bias]);
+        args.extend([given(s, 5), given(s, 6), given(s, 7), total.clone(), Arg::Output(side), d_bias]);
         args.extend(sizes(&l));
         args.push(index(chunks));
         args.extend(ignored(s)?);

@@ -3,7 +3,10 @@
 //! The last layer of a language model has a score for every token and every word of its vocabulary, often more bytes than all else that a
 //! step keeps. Cut along the classes, each part of the weight is read once a pass, and what is added up is as small as the layer's input.
 
-use super::labels::{Classes, Labels, Reduction, check_labels, reduced, same_shape};
+use super::{
+    labels::{Classes, Labels, Reduction, check_labels, reduced, same_shape},
+    log_sum::{log_sum, written_log_sum},
+};
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
     case::{Case, CaseInput, Fill},
@@ -20,7 +23,7 @@ use graph::{Attrs, DType, Dim, Shape, TensorType};
 /// Cross entropy of the scores x·w + bias, as [`super::cross_entropy::SoftmaxCrossEntropyLoss`] of them.
 ///
 /// Inputs: x `[N, D]`, w `[D, C]` (`[C, D]` if `trans_b` is 1), labels `[N]` (i32 or i64), optional bias `[C]`. Outputs: the loss (a
-/// scalar) and the log-sum-exp of each row of scores `[N]`. Attributes: `trans_b`, `reduction` (`mean` or `sum`), `ignore_index`.
+/// scalar), the log-sum-exp of each row of scores `[N]`, and what rounding took from it ([`log_sum`]). Attributes: `trans_b`, `reduction` (`mean` or `sum`), `ignore_index`.
 pub struct LinearCrossEntropy;
 
 /// Scores that are held at once.
@@ -112,19 +115,21 @@ impl OpDef for LinearCrossEntropy {
     }
 
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
-        Ok(infer(s, 3)?.into())
+        let [loss, rows] = infer(s, 3)?;
+        Ok(vec![loss, rows.clone(), rows])
     }
 
     fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
-        let lse = g.output(1);
+        let [lse, rest] = [1, 2].map(|i| Some(g.output(i)));
         let inputs = [
             g.opt_input(0),
             g.opt_input(1),
             g.opt_input(2),
             g.opt_input(3),
-            Some(lse),
+            lse,
             g.cotangent(0),
             g.cotangent(1),
+            rest,
         ];
         let attrs = g.attrs().clone();
         let d = g.b.emit("LinearCrossEntropyGrad", attrs, &inputs)?;
@@ -134,6 +139,10 @@ impl OpDef for LinearCrossEntropy {
             }
         }
         Ok(())
+    }
+
+    fn numeric_class(&self) -> u32 {
+        2
     }
 
     fn work(&self, s: &Signature<'_>) -> Work {
@@ -161,8 +170,8 @@ impl OpDef for LinearCrossEntropy {
         let inputs = [Some(scores), x.opt(2)];
         let dtype = scores.dtype();
         x.set(0, x.node("SoftmaxCrossEntropyLoss", &inputs, super::labels::exported(x)?, &[dtype])[0]);
-        if x.used(1) {
-            x.set(1, scores.reduce("ReduceLogSumExp", &[1], false));
+        if x.used(1) || x.used(2) {
+            written_log_sum(x, scores, 1);
         }
         Ok(())
     }
@@ -222,7 +231,7 @@ fn forward<T: Math>(
     classes.check(labels)?;
     let (x, w) = (shared(io.input::<T>(0)), shared(io.input::<T>(1)));
     let bias = if io.has(3) { Some(shared(io.input::<T>(3))) } else { None };
-    let (loss, lse) = (io.output::<T>(0), Shared(io.output_ptr::<T>(1).0));
+    let (loss, [lse, rest]) = (io.output::<T>(0), [1, 2].map(|i| Shared(io.output_ptr::<T>(i).0)));
     let Layer { rows, depth, .. } = layer;
     let sums = Shared(io.workspace::<f64>().as_mut_ptr());
     let largest = Shared(sums.0.wrapping_add(rows).cast::<T>());
@@ -278,7 +287,7 @@ fn forward<T: Math>(
         // SAFETY: the loops above wrote what is read here.
         unsafe {
             let (max, log) = (*largest.0.add(r), T::from_f64(libm::log(*sums.0.add(r))));
-            *lse.0.add(r) = max + log;
+            [*lse.0.add(r), *rest.0.add(r)] = log_sum(max, *sums.0.add(r));
             if classes.class(labels.get(r)).is_some() {
                 sum += (log + (max - *own.0.add(r))).to_f64();
                 count += 1.0;

@@ -15,8 +15,8 @@ use graph::{Attrs, DType, TensorType};
 
 /// The gradient of [`super::linear_cross_entropy::LinearCrossEntropy`].
 ///
-/// Inputs: x, w, labels, optional bias, log-sum-exp of each row, optional cotangents of the loss and of the log-sum-exp. Outputs: dx, dw,
-/// and d bias `[C]`. Attributes as the forward operator's.
+/// Inputs: x, w, labels, optional bias, log-sum-exp of each row, optional cotangents of the loss and of the log-sum-exp, what rounding took
+/// from the log-sum-exp (nothing, if left out). Outputs: dx, dw, and d bias `[C]`. Attributes as the forward operator's.
 pub struct LinearCrossEntropyGrad;
 
 impl OpDef for LinearCrossEntropyGrad {
@@ -27,7 +27,8 @@ impl OpDef for LinearCrossEntropyGrad {
     fn infer(&self, s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
         let [loss, rows] = infer(s, 3)?;
         s.input(4)?;
-        for (i, want, what) in [(4, &rows, "log-sum-exp"), (5, &loss, "cotangent"), (6, &rows, "cotangent")] {
+        let all = [(4, &rows, "log-sum-exp"), (5, &loss, "cotangent"), (6, &rows, "cotangent")];
+        for (i, want, what) in all.into_iter().chain([(7, &rows, "the rest of the log-sum-exp")]) {
             if let Some(t) = s.opt_input(i) {
                 if t.dtype != want.dtype {
                     return Err(OpError::invalid(format!("{what} must be {}, not {}", want.dtype, t.dtype)));
@@ -43,6 +44,10 @@ impl OpDef for LinearCrossEntropyGrad {
 
     fn differentiable(&self) -> bool {
         false
+    }
+
+    fn numeric_class(&self) -> u32 {
+        2
     }
 
     fn work(&self, s: &Signature<'_>) -> Work {
@@ -76,7 +81,9 @@ impl OpDef for LinearCrossEntropyGrad {
             None => rows.weight.reshape(&line) * 0.0,
         };
         let factor = x.opt(6).map_or(share, |d| share + d.reshape(&line));
-        let d = (scores - x.input(4)?.reshape(&line)).call("Exp") * factor - rows.hot * share;
+        let below = scores - x.input(4)?.reshape(&line);
+        let below = x.opt(7).map_or(below, |rest| below - rest.reshape(&line));
+        let d = below.call("Exp") * factor - rows.hot * share;
         let product = |a, b| x.call("MatMul", &[a, b], Attrs::new());
         let (v, w) = (x.input(0)?, x.input(1)?);
         x.set(0, product(d, if turned { w } else { w.turned(2) }));
@@ -91,7 +98,8 @@ impl OpDef for LinearCrossEntropyGrad {
             let c = Case::new(name, attrs, &[x, w]).input(2, labels);
             let c = if bias { c.input(3, of(&[7], -1.0, 1.0)) } else { c };
             let c = c.input(4, of(&[x[0]], 2.0, 4.0)).input(5, of(&[], 0.5, 1.5));
-            if bias { c } else { c.input(6, of(&[x[0]], 0.5, 1.0)) }
+            let c = if bias { c } else { c.input(6, of(&[x[0]], 0.5, 1.0)) };
+            c.input(7, of(&[x[0]], -0.5, 0.5))
         })
     }
 }
@@ -103,7 +111,7 @@ fn backward<T: Math>(layer: Layer, classes: Classes, mean: bool, labels: DType, 
     let lse = io.input::<T>(4);
     let total = if mean { classes.total::<T>(labels, None) } else { 1.0 };
     let share = if io.has(5) { T::from_f64(io.input::<T>(5)[0].to_f64() / total) } else { T::ZERO };
-    let d_lse = if io.has(6) { Some(io.input::<T>(6)) } else { None };
+    let [d_lse, rest] = [6, 7].map(|i| if io.has(i) { Some(io.input::<T>(i)) } else { None });
     let [dx, dw, db] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
     let held = Shared(io.workspace::<T>().as_mut_ptr());
     let Layer { rows, depth, .. } = layer;
@@ -120,6 +128,7 @@ fn backward<T: Math>(layer: Layer, classes: Classes, mean: bool, labels: DType, 
                 let (held, bias) = (&held, &bias);
                 for r in range {
                     let (lse, class) = (lse[r], classes.class(labels.get(r)));
+                    let rest = rest.map_or(T::ZERO, |x| x[r]);
                     let own = if class.is_some() { share } else { T::ZERO };
                     let factor = own + d_lse.map_or(T::ZERO, |d| d[r]);
                     // SAFETY: row `r` of the workspace is this call's only.
@@ -133,7 +142,7 @@ fn backward<T: Math>(layer: Layer, classes: Classes, mean: bool, labels: DType, 
                             [row.cast_const()],
                             [row],
                             #[inline(always)]
-                            |[v]| [(v - lse).vexp() * factor],
+                            |[v]| [((v - lse) - rest).vexp() * factor],
                         );
                         if let Some(class) = class.filter(|c| (first..first + n).contains(c)) {
                             let hit = row.add(class - first);

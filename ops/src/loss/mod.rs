@@ -1,7 +1,7 @@
 //! Softmax and losses.
 //!
-//! Gradients of softmax read its output; those of cross entropy one number a row (the log-sum-exp), so that probabilities, the largest
-//! tensor of a language model, are never stored.
+//! Gradients of softmax read its output; those of cross entropy a number or two a row (the log-sum-exp), so that probabilities, the
+//! largest tensor of a language model, are never stored.
 
 mod along;
 pub mod cross_entropy;
@@ -11,6 +11,7 @@ mod labels;
 pub(crate) mod linear;
 pub mod linear_cross_entropy;
 pub mod linear_cross_entropy_grad;
+pub(crate) mod log_sum;
 pub mod nll;
 pub mod pointwise;
 pub mod softmax;

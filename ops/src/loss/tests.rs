@@ -135,6 +135,46 @@ fn gradients_of_cross_entropy_know_no_common_offset() {
     }
 }
 
+/// As above for a linear layer, whose bias has the offset; more classes than a block.
+#[test]
+fn gradients_of_a_linear_layers_cross_entropy_know_no_common_offset() {
+    let (n, depth, classes) = (5usize, 4usize, 300usize);
+    // Products are exact in float32, so that what an offset leaves of them is known.
+    let eighths = |i: usize| ((i * 7919) % 17) as f32 / 8.0 - 1.0;
+    let (x, w) = (f32s(&[5, 4], eighths), f32s(&[4, 300], |i| eighths(i + 3)));
+    let ids: Vec<i64> = (0..n).map(|i| (i * 67 % classes) as i64).collect();
+    let (t, dy) = (labels(&[5], &ids), f32s(&[], |_| 1.0));
+    for offset in OFFSETS {
+        let bias = f32s(&[300], |i| wavy(i) + offset);
+        let attrs = Attrs::new().with("reduction", "sum");
+        let out = run("LinearCrossEntropy", attrs.clone(), &[&x, &w, &t, &bias]);
+        let no = f32s(&[5], |_| 0.0);
+        let got = run("LinearCrossEntropyGrad", attrs, &[&x, &w, &t, &bias, &out[1], &dy, &no, &out[2]]);
+        let (v, u, b) = (x.to_floats(), w.to_floats(), bias.to_floats());
+        let (mut dx, mut dw, mut db) = (vec![0.0; n * depth], vec![0.0; depth * classes], vec![0.0; classes]);
+        for r in 0..n {
+            let score = |c: usize| {
+                let product: f64 = (0..depth).map(|k| v[r * depth + k] * u[k * classes + c]).sum();
+                f64::from(product as f32 + b[c] as f32)
+            };
+            let s: Vec<f64> = (0..classes).map(score).collect();
+            let top = s.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = s.iter().map(|x| (x - top).exp()).sum();
+            for c in 0..classes {
+                let d = (s[c] - top).exp() / sum - f64::from(c as i64 == ids[r]);
+                db[c] += d;
+                for k in 0..depth {
+                    dx[r * depth + k] += d * u[k * classes + c];
+                    dw[k * classes + c] += d * v[r * depth + k];
+                }
+            }
+        }
+        close(&got[0], &dx);
+        close(&got[1], &dw);
+        close(&got[2], &db);
+    }
+}
+
 #[test]
 fn a_label_that_is_no_class_is_named() {
     let x = f32s(&[3, 4], wavy);

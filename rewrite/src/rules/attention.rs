@@ -5,7 +5,7 @@ use crate::space::{Site, Space};
 use egg::Id;
 use graph::Attrs;
 
-/// softmax(q·kᵀ·scale + mask)·v.
+/// softmax(q·kᵀ·scale + mask)·v, or with scores replaced where a mask says so: not the same for gradients, where all of a row are.
 pub(super) const ATTENTION: Rule = Rule {
     name: "attention",
     effect: Effect::Reassociates,
@@ -32,15 +32,16 @@ pub(super) const TRANSPOSE_OUT_OF_ATTENTION: Rule = Rule {
     apply: transpose_out,
 };
 
-/// Values below this are taken for minus infinity: what is added to them is lost.
-const MASKED: f64 = -1e30;
+/// What a Where puts in the place of scores is at most this if it stands for minus infinity.
+const MASKED: f64 = -1e4;
 
-/// Scores as scale·(q·kᵀ) + mask.
+/// Scores as scale·(q·kᵀ) + mask; with `fill`, as that where a boolean mask is false.
 struct Scores {
     q: Id,
     k: Id,
     scale: f64,
     mask: Option<Id>,
+    fill: Option<f64>,
 }
 
 fn attention(s: &mut Space<'_>, site: &Site) -> Found {
@@ -73,6 +74,10 @@ fn attention(s: &mut Space<'_>, site: &Site) -> Found {
         return Err(Miss("the mask is trained, and its gradient is a score matrix".to_owned()));
     }
     let attrs = Attrs::new().with("scale", found.scale);
+    let attrs = match found.fill {
+        Some(fill) => attrs.with("fill", fill),
+        None => attrs,
+    };
     let args: Vec<Id> = [found.q, found.k, v].into_iter().chain(found.mask).collect();
     Ok(vec![Equal::Tensor(s.call("Attention", attrs, &args)?)])
 }
@@ -103,20 +108,23 @@ fn split(s: &mut Space<'_>, scores: Id) -> Result<Option<Scores>, Miss> {
         }
     }
     for pick in s.made(scores, "Where") {
-        let (Some(keep), Some(v), Some(other)) = (arg(&pick, 0), arg(&pick, 1), arg(&pick, 2)) else {
+        let (Some(test), Some(a), Some(b)) = (arg(&pick, 0), arg(&pick, 1), arg(&pick, 2)) else {
             continue;
         };
-        let Some(number) = s.number(other) else { continue };
-        if s.ty(v) != s.ty(scores) {
-            continue;
+        // Where keeps scores or, as `masked_fill` is exported, replaces them.
+        for (v, other, keeps) in [(a, b, true), (b, a, false)] {
+            let Some(number) = s.number(other) else { continue };
+            if s.ty(v) != s.ty(scores) {
+                continue;
+            }
+            let Some(mut found) = product(s, v, 1.0, None)? else { continue };
+            if number > MASKED {
+                return Err(Miss(format!("masked scores become {number}, which is no minus infinity")));
+            }
+            let keep = if keeps { test } else { s.call("Not", Attrs::new(), &[test])? };
+            (found.mask, found.fill) = (Some(keep), Some(number));
+            return Ok(Some(found));
         }
-        let Some(mut found) = product(s, v, 1.0, None)? else { continue };
-        if number > MASKED {
-            return Err(Miss(format!("masked scores become {number}, which is no minus infinity")));
-        }
-        let (zero, least) = (s.scalar(v, 0.0), s.scalar(v, number));
-        found.mask = Some(s.call("Where", Attrs::new(), &[keep, zero, least])?);
-        return Ok(Some(found));
     }
     Ok(None)
 }
@@ -130,7 +138,7 @@ fn product(s: &mut Space<'_>, v: Id, scale: f64, mask: Option<Id>) -> Result<Opt
         let (k, by_k) = scaled(s, b).unwrap_or((b, 1.0));
         let q = if ta { turned(s, q)? } else { q };
         let k = if tb { k } else { turned(s, k)? };
-        return Ok(Some(Scores { q, k, scale: scale * by_q * by_k, mask }));
+        return Ok(Some(Scores { q, k, scale: scale * by_q * by_k, mask, fill: None }));
     }
     match scaled(s, v) {
         Some((inner, by)) => product(s, inner, scale * by, mask),

@@ -70,7 +70,8 @@ fn linear(s: &mut Space<'_>, site: &Site) -> Found {
         let attrs = attrs.clone().with("trans_b", turned);
         let args = [Some(flat), Some(w), Some(labels), bias];
         let given = if bias.is_some() { 4 } else { 3 };
-        out.push(Equal::Tuple(s.tuple("LinearCrossEntropy", attrs, &args[..given])?));
+        let tuple = s.tuple("LinearCrossEntropy", attrs, &args[..given])?;
+        out.push(Equal::Tensor(s.proj(tuple, 0)));
     }
     Ok(out)
 }
