@@ -125,7 +125,7 @@ fn attention(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
             let (q, k) = (call(b, "Mul", &[q, scale]), call(b, "Mul", &[k, scale]));
             (q, k, v, product(b, q, k, false))
         }
-        // Masked scores replaced.
+        // Masked scores replaced: what is kept is told, or what is not.
         _ => {
             let [q, k, v] = [0; 3].map(|_| input(b, &[2, 33, 8]));
             let two = number(b, 2.0);
@@ -133,7 +133,13 @@ fn attention(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
             let s = call(b, "Div", &[s, two]);
             let (m, zero) = (input(b, &[33, 33]), number(b, 0.9));
             let (keep, least) = (call(b, "Less", &[m, zero]), number(b, f64::from(f32::MIN)));
-            (q, k, v, call(b, "Where", &[keep, s, least]))
+            if way == 2 {
+                (q, k, v, call(b, "Where", &[keep, s, least]))
+            } else {
+                let least = if way == 3 { least } else { number(b, f64::NEG_INFINITY) };
+                let masked = call(b, "Not", &[keep]);
+                (q, k, v, call(b, "Where", &[masked, least, s]))
+            }
         }
     };
     let _ = (q, k);
@@ -246,8 +252,8 @@ fn cases() -> Vec<Case> {
             vec![call(b, "Div", &[one, x])]
         }),
         c("relu-from-output", 0, |b, _| {
-            let (x, zero) = (input(b, &[2, 3]), number(b, 0.0));
-            vec![call(b, "Max", &[x, zero])]
+            let x = input(b, &[2, 3]);
+            vec![b.op("Clip", Attrs::new().with("min", 0.0), &[x]).unwrap()]
         }),
         c("relu-from-output", 1, |b, _| {
             let x = input(b, &[2, 3]);
@@ -279,6 +285,8 @@ fn cases() -> Vec<Case> {
         c("rms-normalization", 2, rms_norm),
         c("attention", 1, attention),
         c("attention", 2, attention),
+        c("attention", 3, attention),
+        c("attention", 4, attention),
         c("attention-of-transposed", 0, attention),
         c("attention-transposed", 0, attention),
         c("nll-of-log-softmax", 0, nll),
@@ -345,6 +353,14 @@ fn failed_conditions_are_told() {
         "attention",
     );
     assert!(why.contains("minus infinity"), "{why}");
+    let why = rejected(
+        |b, _| {
+            let (x, zero) = (input(b, &[2, 3]), number(b, 0.0));
+            vec![call(b, "Max", &[x, zero])]
+        },
+        "relu-from-output",
+    );
+    assert!(why.contains("half of the gradient"), "{why}");
     let why = rejected(
         |b, _| {
             let (x, w) = (input(b, &[6, 4]), input(b, &[4, 5]));

@@ -90,7 +90,7 @@ impl OpDef for Where {
 }
 
 /// x moved into [min, max]; attributes `min` and `max` (numbers), either may be absent. The gradient passes where x is inside, bounds
-/// included.
+/// excluded, as those of ReLU, ReLU6 and PyTorch's clamp.
 pub struct Clip;
 
 /// The bounds as elements; absent ones are the dtype's extremes.
@@ -223,7 +223,7 @@ fn clip(cx: &mut ImportCx<'_, '_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// dy where x is inside of the bounds, else 0: the gradient of [`Clip`]. Inputs x, dy.
+/// dy where x is inside of the bounds and on none, else 0: the gradient of [`Clip`]. An infinite bound is none. Inputs x, dy.
 pub struct ClipGrad;
 
 impl OpDef for ClipGrad {
@@ -242,6 +242,10 @@ impl OpDef for ClipGrad {
         false
     }
 
+    fn numeric_class(&self) -> u32 {
+        2
+    }
+
     fn facts(&self, s: &Signature<'_>) -> Facts {
         super::binary::broadcast_facts(s)
     }
@@ -253,7 +257,11 @@ impl OpDef for ClipGrad {
     fn cpu(&self, s: &Signature<'_>, _: usize) -> Result<CpuKernel, OpError> {
         crate::for_float!(s.input(0)?.dtype, self.name(), T => {
             let (lo, hi) = bounds::<T>(s.attrs)?;
-            zip::<T, T>(s, move |x: T, dy: T| if x >= lo && x <= hi { dy } else { T::ZERO })
+            let (least, greatest) = (T::NEG_INFINITY, -T::NEG_INFINITY);
+            zip::<T, T>(s, move |x: T, dy: T| {
+                let inside = (x > lo || x == least && lo == least) && (x < hi || x == greatest && hi == greatest);
+                if inside { dy } else { T::ZERO }
+            })
         })
     }
 
@@ -261,8 +269,8 @@ impl OpDef for ClipGrad {
         let (v, dy) = (x.input(0)?, x.input(1)?);
         // A NaN is inside of nothing.
         let mut y = v.equals(v).pick(dy, 0.0);
-        for (name, test) in [("min", "GreaterOrEqual"), ("max", "LessOrEqual")] {
-            if x.sig.attrs.get(name).is_some() {
+        for (name, test) in [("min", "Greater"), ("max", "Less")] {
+            if x.sig.attrs.float_or(name, f64::INFINITY)?.is_finite() {
                 let bound = x.constant(bound(x.sig.attrs, name, v.dtype())?);
                 y = v.test(test, bound).pick(y, 0.0);
             }

@@ -1,8 +1,8 @@
-//! Forms whose gradient reads the output, for those whose gradient reads the input.
+//! Forms whose gradient reads the output, for those whose gradient reads the input; the same gradient, ties included.
 //!
 //! Most operators have their gradient from the output already ([`ops::grad`]); these are the roundabout ways in which models write them.
 
-use super::{Effect, Equal, Found, Rule, Stage, arg, none, one};
+use super::{Effect, Equal, Found, Miss, Rule, Stage, arg, none, one};
 use crate::space::{Site, Space};
 use graph::Attrs;
 
@@ -24,7 +24,7 @@ pub(super) const RECIPROCAL_FROM_OUTPUT: Rule = Rule {
     apply: reciprocal,
 };
 
-/// max(x, 0) is ReLU.
+/// x clipped at 0 is ReLU. Max(x, 0) is not: where x is 0, it passes half of the gradient.
 pub(super) const RELU_FROM_OUTPUT: Rule = Rule {
     name: "relu-from-output",
     effect: Effect::Reassociates,
@@ -72,7 +72,7 @@ fn relu(s: &mut Space<'_>, site: &Site) -> Found {
         return if whole { unary(s, site, x, "Relu") } else { none() };
     }
     match super::with_number(s, site) {
-        Some((x, 0.0)) => unary(s, site, x, "Relu"),
+        Some((_, 0.0)) => Err(Miss("where x is 0, Max passes half of the gradient and Relu none".to_owned())),
         _ => none(),
     }
 }
