@@ -87,14 +87,19 @@ functions! {
     Swish SwishGrad { alpha = 1.0 } from Input,
     |x| x * (alpha * x).vsigmoid(),
     |x, dy| {
-        let s = (alpha * x).vsigmoid();
-        dy * (s + alpha * x * s * (T::ONE - s))
+        // Beyond 1000 the sigmoid is 0 or 1 exactly; infinity times 0 would be no number.
+        let (at, most) = (alpha * x, T::of(1000.0));
+        let at = if at > most { most } else if at < -most { -most } else { at };
+        let s = at.vsigmoid();
+        dy * (s + at * s * (T::ONE - s))
     },
     SMOOTH, &[&[], &[1.7]], rules!["Swish" => import::<Swish>],
     onnx |x| x * (x * alpha).call("Sigmoid"),
     |x, dy| {
-        let s = (x * alpha).call("Sigmoid");
-        dy * (s + x * alpha * s * (1.0 - s))
+        let at = x * alpha;
+        let at = at.greater(1000.0).pick(1000.0, at.less(-1000.0).pick(-1000.0, at));
+        let s = at.call("Sigmoid");
+        dy * (s + at * s * (1.0 - s))
     };
 
     /// x·tanh(ln(1 + e^x)).

@@ -122,8 +122,11 @@ TWO(TanhGrad, dy * ((V)1 - v * v))
 ONE(Swish, x * sigmoid(p0 * x))
 struct SwishGrad {
     template <class V> dev static V at(V x, V dy, const Params &p) {
-        V alpha = (V)p.v[0], s = sigmoid(alpha * x);
-        return dy * (s + alpha * x * s * ((V)1 - s));
+        // Beyond 1000 the sigmoid is 0 or 1 exactly; infinity times 0 would be no number.
+        V at = (V)p.v[0] * x, most = (V)1000;
+        at = at > most ? most : at < -most ? -most : at;
+        V s = sigmoid(at);
+        return dy * (s + at * s * ((V)1 - s));
     }
 };
 ONE(Mish, x * m_tanh(softplus(x)))
@@ -247,8 +250,9 @@ struct Clip {
 };
 struct ClipGrad {
     template <class V> dev static V at(V x, V dy, const Params &p) {
-        bool low = (p.v[2] == 0 || p.v[2] == 2) && !(x >= (V)p.v[0]);
-        bool high = (p.v[2] == 0 || p.v[2] == 1) && !(x <= (V)p.v[1]);
+        V lo = (V)p.v[0], hi = (V)p.v[1];
+        bool low = (p.v[2] == 0 || p.v[2] == 2) && !(x > lo) && !(x == lo && lo == Limits<V>::lowest());
+        bool high = (p.v[2] == 0 || p.v[2] == 1) && !(x < hi) && !(x == hi && hi == Limits<V>::highest());
         return low || high ? (V)0 : dy;
     }
 };

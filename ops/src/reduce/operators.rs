@@ -587,9 +587,13 @@ reductions! {
     gradient |g| {
         let (x, y) = (g.input(0)?, g.output(0));
         let (y, dy) = (kept(g, y)?, kept_cotangent(g)?);
+        // Divided by their own sum, as y is rounded: near 1e9 its last place is 64.
         let below = g.b.call("Sub", &[x, y])?;
         let share = g.b.call("Exp", &[below])?;
-        let dx = g.b.call("Mul", &[share, dy])?;
+        let attrs = Attrs::new().with("axes", g.attrs().ints("axes")?).with("keepdims", true);
+        let sum = g.b.op("ReduceSum", attrs, &[share])?;
+        let factor = g.b.call("Div", &[dy, sum])?;
+        let dx = g.b.call("Mul", &[share, factor])?;
         g.set(0, dx);
         Ok(())
     },
