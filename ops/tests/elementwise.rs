@@ -286,7 +286,7 @@ fn equal_extremes_share_the_gradient() {
     assert_eq!(gradients("ReduceL2", attrs(0), &[f32s(&[2], &[0.0, 0.0])])[0], [0.0, 0.0]);
     let clip = Attrs::new().with("min", 0.0).with("max", 2.0);
     assert_eq!(gradients("Clip", clip, &[zeros])[0], [0.0, 0.0, 0.0], "bounds excluded, as in PyTorch");
-    let zeros = f32s(&[5], &[-1.0, 0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY]);
+    let zeros = f32s(&[5], &[-1.0, 0.0, 1.0, f64::INFINITY, f64::NEG_INFINITY]);
     let relu = gradients("Relu", Attrs::new(), std::slice::from_ref(&zeros))[0].clone();
     assert_eq!(relu, [0.0, 0.0, 1.0, 1.0, 0.0]);
     for max in [None, Some(f64::INFINITY)] {
@@ -299,17 +299,17 @@ fn equal_extremes_share_the_gradient() {
 /// Where alpha·x is more than a float holds, the sigmoid has long been 0 or 1.
 #[test]
 fn the_gradient_of_swish_does_not_overflow() {
-    let x = f32s(&[6], &[3e38, -3e38, f32::INFINITY, 40.0, 0.0, -40.0]);
+    let x = f32s(&[6], &[3e38, -3e38, f64::INFINITY, 40.0, 0.0, -40.0]);
     let attrs = Attrs::new().with("alpha", 50.0);
     assert_eq!(gradients("Swish", attrs, &[x])[0], [1.0, 0.0, 1.0, 1.0, 0.5, 0.0]);
-    assert!(gradients("Swish", Attrs::new(), &[f32s(&[1], &[f32::NAN])])[0][0].is_nan());
+    assert!(gradients("Swish", Attrs::new(), &[f32s(&[1], &[f64::NAN])])[0][0].is_nan());
 }
 
 /// A common offset of what is summed changes no gradient.
 #[test]
 fn the_gradient_of_log_sum_exp_knows_no_common_offset() {
-    for offset in [0.0, 1e6, -1e9, f32::MIN] {
-        let x = f32s(&[2, 4], &[0.0, 1.0, 2.0, 0.5, -1.0, 0.0, 0.0, 3.0].map(|v: f32| v + offset));
+    for offset in [0.0, 1e6, -1e9, f64::from(f32::MIN)] {
+        let x = f32s(&[2, 4], &[0.0, 1.0, 2.0, 0.5, -1.0, 0.0, 0.0, 3.0].map(|v: f64| v + offset));
         let v = x.to_floats();
         let want: Vec<f64> = (0..8)
             .map(|i| {
