@@ -39,7 +39,7 @@ struct Operand {
 };
 
 #ifndef SIDE
-KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT *lse, STAT *rest, I matrices, I chunks, Dims of_q, Dims of_k,
+KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT *shifts, STAT *rest, I matrices, I chunks, Dims of_q, Dims of_k,
        Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale, f64 fill) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
@@ -102,10 +102,9 @@ KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT
                     y[oy.at(i) + row * oy.stride() + column + 16 * e] = down<T>(acc[e] * scaled);
             if (chunk == 0 && c == 0) {
                 // Two numbers: where scores are large, one has no digits for the logarithm.
-                W log = m_log(sum);
-                STAT total = down<STAT>(most + log);
-                lse[i * oq.rows + row] = total;
-                rest[i * oq.rows + row] = down<STAT>(log - ((W)up(total) - most));
+                W whole = m_rint(most);
+                shifts[i * oq.rows + row] = down<STAT>(whole);
+                rest[i * oq.rows + row] = down<STAT>(m_log(sum) + (most - whole));
             }
         }
     }
@@ -127,7 +126,7 @@ KERNEL(remainders, const T *y, const T *dy, const STAT *d_lse, W *less, I matric
     }
 }
 
-KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *dy, const STAT *lse, const STAT *rest, const W *less, T *out, I matrices,
+KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *dy, const STAT *shifts, const STAT *rest, const W *less, T *out, I matrices,
        I chunks, Dims of_q, Dims of_k, Dims of_v, Dims of_y, i32 rank, Dims lead, Dims mask_lead, I mask_row, I mask_column, f64 scale, f64 fill) {
     shared Shared<W, 16 * LINE> weights;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
@@ -157,7 +156,7 @@ KERNEL(backward, const T *q, const T *k, const T *v, const MASK *mask, const T *
                     W score = s[n] * (W)scale;
                     if (m)
                         score = MASKED(score, m[query * mask_row + key * mask_column]);
-                    p = m_exp((score - up(lse[line])) - (rest ? (W)up(rest[line]) : (W)0));
+                    p = m_exp((score - up(shifts[line])) - (rest ? (W)up(rest[line]) : (W)0));
 #if SIDE != 2
                     p *= d[n] - less[line];
 #ifdef KEPT

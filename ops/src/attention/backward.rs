@@ -18,8 +18,8 @@ use graph::{Attrs, TensorType};
 
 /// The gradient of [`super::Attention`].
 ///
-/// Inputs: q, k, v, optional mask, y, log-sum-exp of the rows, dy, optional cotangent of the log-sum-exp, what rounding took from the
-/// log-sum-exp (nothing, if left out). Outputs: dq, dk, dv, laid out as q, k and v. Attributes as the forward operator's.
+/// Inputs: q, k, v, optional mask, y, shifts of the rows, dy, optional cotangent of the rest of the log-sum-exp, that rest (0 if left
+/// out: then a shift is a whole log-sum-exp). Outputs: dq, dk, dv, laid out as q, k and v. Attributes as the forward operator's.
 pub struct AttentionGrad;
 
 impl Plan {

@@ -19,7 +19,7 @@ use graph::{Attrs, DType, TensorType};
 /// softmax(q·kᵀ·scale + mask)·v.
 ///
 /// Inputs: q `[.., H, S, D]`, k `[.., H, T, D]`, v `[.., H, T, E]`, optional mask that spreads over `[.., H, S, T]`. Outputs: y
-/// `[.., H, S, E]`, the log-sum-exp of each row of scores `[.., H, S]`, and what rounding took from it ([`log_sum`]). Attributes: `scale`;
+/// `[.., H, S, E]`, and the log-sum-exp of each row of scores as a shift and the rest `[.., H, S]` ([`log_sum`]). Attributes: `scale`;
 /// `fill`: the mask is boolean, and scores become this number where it is false; `q_swapped`, `k_swapped`, `v_swapped`, `y_swapped`: 1
 /// where the axes H and S (T) stand the other way round. The mask has no gradient: it would be a score matrix.
 pub struct Attention;
@@ -54,9 +54,9 @@ impl OpDef for Attention {
                 g.b.expand(zero, &ty.shape)?
             }
         };
-        let [y, lse, rest] = [0, 1, 2].map(|i| Some(g.output(i)));
+        let [y, shift, rest] = [0, 1, 2].map(|i| Some(g.output(i)));
         let mut inputs = [0, 1, 2, 3].map(|i| g.opt_input(i)).to_vec();
-        inputs.extend([y, lse, Some(dy), g.cotangent(1), rest]);
+        inputs.extend([y, shift, Some(dy), g.cotangent(2), rest]);
         let attrs = g.attrs().clone();
         for (i, d) in g.b.emit("AttentionGrad", attrs, &inputs)?.into_iter().enumerate() {
             if g.needs(i) {
@@ -165,7 +165,7 @@ pub(super) fn cases(
 fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
     let [q, k, v] = [0, 1, 2].map(|i| shared(io.input::<T>(i)));
     let mask = p.mask.as_ref().map(|m| (m, Given::of(io, 3, m.fill)));
-    let [y, lse, rest] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
+    let [y, shift, rest] = [0, 1, 2].map(|i| Shared(io.output_ptr::<T>(i).0));
     let tiles = Shared(io.workspace::<T>().as_mut_ptr());
     let (blocks, at_once) = p.blocks();
     let down = p.q.rows.div_ceil(ROWS);
@@ -175,7 +175,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
         1,
         #[inline(always)]
         |range| {
-            let (q, k, v, y, lse, rest, mask, tiles) = (&q, &k, &v, &y, &lse, &rest, &mask, &tiles);
+            let (q, k, v, y, shift, rest, mask, tiles) = (&q, &k, &v, &y, &shift, &rest, &mask, &tiles);
             for lane in range {
                 for block in (lane..blocks).step_by(at_once) {
                     let (i, first) = (block / down, block % down * ROWS);
@@ -208,13 +208,13 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                                 }
                                 let new = max[r].larger(lanes::largest(n, row.cast_const()));
                                 // A row that is masked so far has no maximum to subtract.
-                                let shift = if new == T::NEG_INFINITY { T::ZERO } else { new };
+                                let from = if new == T::NEG_INFINITY { T::ZERO } else { new };
                                 lanes::map(
                                     n,
                                     [row.cast_const()],
                                     [row],
                                     #[inline(always)]
-                                    |[x]| [(x - shift).vexp()],
+                                    |[x]| [(x - from).vexp()],
                                 );
                                 let [s] = lanes::sums(
                                     n,
@@ -222,7 +222,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                                     #[inline(always)]
                                     |x| x,
                                 );
-                                let keep = (max[r] - shift).vexp();
+                                let keep = (max[r] - from).vexp();
                                 sum[r] = sum[r] * keep.to_f64() + s;
                                 max[r] = new;
                                 if column > 0 {
@@ -238,7 +238,7 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                         for r in 0..rows {
                             scaled(p.y.columns, out.add(r * sy), T::from_f64(1.0 / sum[r]));
                             let line = i * p.q.rows + first + r;
-                            [*lse.0.add(line), *rest.0.add(line)] = log_sum(max[r], sum[r]);
+                            [*shift.0.add(line), *rest.0.add(line)] = log_sum(max[r], sum[r]);
                         }
                     }
                 }

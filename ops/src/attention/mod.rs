@@ -1,7 +1,7 @@
 //! Attention without the score matrix.
 //!
 //! softmax(q·kᵀ·scale + mask)·v, block by block: of the scores only a tile exists at a time, in the workspace. What is kept for the
-//! gradient are two numbers a row, the log-sum-exp of its scores and what rounding took from it, from which the backward pass makes the
+//! gradient are two numbers a row, a shift and what the log-sum-exp of its scores is beyond it, from which the backward pass makes the
 //! probabilities of a tile again (Dao et al., FlashAttention, arXiv 2205.14135). Tiles are cut by shape and visited in a fixed order, so that bits do not depend on
 //! threads; what runs at once is cut by shape, too, because the workspace is.
 

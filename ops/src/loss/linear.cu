@@ -20,7 +20,7 @@ dev i64 class_of(i64 label, i64 classes, i32 has_ignore, i64 ignore) {
 
 #ifndef SIDE
 // `rows` gets each row's loss and weight.
-KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, STAT *lse, STAT *rest, W *rows, I count, I depth, I classes, I w_row,
+KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, STAT *shifts, STAT *rest, W *rows, I count, I depth, I classes, I w_row,
        I w_column, i32 has_ignore, i64 ignore, Status *status, u32 call) {
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     const W none = Limits<W>::lowest();
@@ -62,17 +62,17 @@ KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, STAT *ls
                 fail(status, call, BAD_LABEL, row, label);
             W log = m_log(sum);
             // Two numbers: where scores are large, one has no digits for the logarithm.
-            STAT all = down<STAT>(most + log);
-            lse[row] = all;
-            rest[row] = down<STAT>(log - ((W)up(all) - most));
+            W whole = m_rint(most);
+            shifts[row] = down<STAT>(whole);
+            rest[row] = down<STAT>(log + (most - whole));
             rows[2 * row] = own_class < 0 ? (W)0 : log + (most - own);
             rows[2 * row + 1] = own_class < 0 ? (W)0 : (W)1;
         }
     }
 }
 #else
-KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const STAT *lse, const STAT *dy, const STAT *d_lse, const STAT *rest, const W *total,
-       T *out, T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore, i64 ignore) {
+KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const STAT *shifts, const STAT *dy, const STAT *d_lse,
+       const STAT *rest, const W *total, T *out, T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore, i64 ignore) {
     shared Shared<W, 16 * LINE> tile;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Rows<T> lines = {x, count, depth, 1}, weights = {w, classes, w_row, w_column};
@@ -96,7 +96,7 @@ KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const S
                     i64 label = class_of(labels[line], classes, has_ignore, ignore);
                     W mine = label < 0 ? (W)0 : share, factor = mine + (d_lse ? (W)up(d_lse[line]) : (W)0);
                     W score = bias ? s[n] + up(bias[cl]) : s[n];
-                    d = m_exp((score - up(lse[line])) - (rest ? (W)up(rest[line]) : (W)0)) * factor - (label == cl ? mine : (W)0);
+                    d = m_exp((score - up(shifts[line])) - (rest ? (W)up(rest[line]) : (W)0)) * factor - (label == cl ? mine : (W)0);
                 }
                 tile[r * LINE + c + 16 * n] = d;
             }

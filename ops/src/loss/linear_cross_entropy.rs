@@ -23,7 +23,7 @@ use graph::{Attrs, DType, Dim, Shape, TensorType};
 /// Cross entropy of the scores x·w + bias, as [`super::cross_entropy::SoftmaxCrossEntropyLoss`] of them.
 ///
 /// Inputs: x `[N, D]`, w `[D, C]` (`[C, D]` if `trans_b` is 1), labels `[N]` (i32 or i64), optional bias `[C]`. Outputs: the loss (a
-/// scalar), the log-sum-exp of each row of scores `[N]`, and what rounding took from it ([`log_sum`]). Attributes: `trans_b`, `reduction` (`mean` or `sum`), `ignore_index`.
+/// scalar), and the log-sum-exp of each row of scores as a shift and the rest `[N]` ([`log_sum`]). Attributes: `trans_b`, `reduction` (`mean` or `sum`), `ignore_index`.
 pub struct LinearCrossEntropy;
 
 /// Scores that are held at once.
@@ -120,15 +120,15 @@ impl OpDef for LinearCrossEntropy {
     }
 
     fn gradient(&self, g: &mut GradCx<'_, '_>) -> Result<(), OpError> {
-        let [lse, rest] = [1, 2].map(|i| Some(g.output(i)));
+        let [shift, rest] = [1, 2].map(|i| Some(g.output(i)));
         let inputs = [
             g.opt_input(0),
             g.opt_input(1),
             g.opt_input(2),
             g.opt_input(3),
-            lse,
+            shift,
             g.cotangent(0),
-            g.cotangent(1),
+            g.cotangent(2),
             rest,
         ];
         let attrs = g.attrs().clone();
@@ -231,7 +231,7 @@ fn forward<T: Math>(
     classes.check(labels)?;
     let (x, w) = (shared(io.input::<T>(0)), shared(io.input::<T>(1)));
     let bias = if io.has(3) { Some(shared(io.input::<T>(3))) } else { None };
-    let (loss, [lse, rest]) = (io.output::<T>(0), [1, 2].map(|i| Shared(io.output_ptr::<T>(i).0)));
+    let (loss, [shifts, rest]) = (io.output::<T>(0), [1, 2].map(|i| Shared(io.output_ptr::<T>(i).0)));
     let Layer { rows, depth, .. } = layer;
     let sums = Shared(io.workspace::<f64>().as_mut_ptr());
     let largest = Shared(sums.0.wrapping_add(rows).cast::<T>());
@@ -287,7 +287,7 @@ fn forward<T: Math>(
         // SAFETY: the loops above wrote what is read here.
         unsafe {
             let (max, log) = (*largest.0.add(r), T::from_f64(libm::log(*sums.0.add(r))));
-            [*lse.0.add(r), *rest.0.add(r)] = log_sum(max, *sums.0.add(r));
+            [*shifts.0.add(r), *rest.0.add(r)] = log_sum(max, *sums.0.add(r));
             if classes.class(labels.get(r)).is_some() {
                 sum += (log + (max - *own.0.add(r))).to_f64();
                 count += 1.0;

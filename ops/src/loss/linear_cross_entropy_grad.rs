@@ -15,8 +15,8 @@ use graph::{Attrs, DType, TensorType};
 
 /// The gradient of [`super::linear_cross_entropy::LinearCrossEntropy`].
 ///
-/// Inputs: x, w, labels, optional bias, log-sum-exp of each row, optional cotangents of the loss and of the log-sum-exp, what rounding took
-/// from the log-sum-exp (nothing, if left out). Outputs: dx, dw, and d bias `[C]`. Attributes as the forward operator's.
+/// Inputs: x, w, labels, optional bias, a shift for each row, optional cotangents of the loss and of the rest of the log-sum-exp, that rest
+/// (0 if left out: then a shift is a whole log-sum-exp). Outputs: dx, dw, and d bias `[C]`. Attributes as the forward operator's.
 pub struct LinearCrossEntropyGrad;
 
 impl OpDef for LinearCrossEntropyGrad {
