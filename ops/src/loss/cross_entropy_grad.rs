@@ -55,7 +55,7 @@ impl OpDef for SoftmaxCrossEntropyGrad {
 
     fn work(&self, s: &Signature<'_>) -> Work {
         let n = s.opt_input(0).and_then(|t| t.shape.elements()).unwrap_or(0);
-        Work { flops: n.saturating_mul(18), bytes: s.io_bytes(), product: false }
+        Work { flops: n.saturating_mul(16), bytes: s.io_bytes(), product: false }
     }
 
     fn facts(&self, _: &Signature<'_>) -> Facts {

@@ -72,7 +72,8 @@ KERNEL(forward, const T *x, const T *w, const L *labels, const T *bias, STAT *sh
 }
 #else
 KERNEL(backward, const T *x, const T *w, const L *labels, const T *bias, const STAT *shifts, const STAT *dy, const STAT *d_lse,
-       const STAT *rest, const W *total, T *out, T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore, i64 ignore) {
+       const STAT *rest, const W *total, T *out, T *d_bias, I count, I depth, I classes, I w_row, I w_column, I chunks, i32 has_ignore,
+       i64 ignore) {
     shared Shared<W, 16 * LINE> tile;
     int r = (int)threadIdx.x / 16, c = (int)threadIdx.x % 16;
     Rows<T> lines = {x, count, depth, 1}, weights = {w, classes, w_row, w_column};
