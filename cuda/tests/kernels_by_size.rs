@@ -108,7 +108,7 @@ fn cross_entropy_of_offset_scores() {
     let Some(_) = host() else { return };
     for offset in [0.0, 1e6, -1e9] {
         for shape in [vec![9usize, 300], vec![2, 5, 70]] {
-            let near = wide(&shape, 1).unwrap().to_floats();
+            let near = floats(&shape, 1, false).to_floats();
             let bytes: Vec<u8> = near.iter().flat_map(|v| (*v as f32 + offset).to_le_bytes()).collect();
             let dims: Vec<u64> = shape.iter().map(|d| *d as u64).collect();
             let scores = Some(Literal::new(DType::F32, dims.clone(), bytes).unwrap());
@@ -120,7 +120,7 @@ fn cross_entropy_of_offset_scores() {
             let op = find("SoftmaxCrossEntropyLoss").unwrap();
             let given = vec![scores, labels];
             let out = Given::new(op, attrs.clone(), given.clone()).unwrap().on_cpu(op).unwrap();
-            let more = vec![Some(out[1].clone()), wide(&[], 4)];
+            let more = vec![Some(out[1].clone()), x(&[], 4)];
             compare("SoftmaxCrossEntropyGrad", attrs, [given, more].concat());
         }
     }
