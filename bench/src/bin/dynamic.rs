@@ -10,8 +10,7 @@
 //!
 //! `dynamic [MODEL-SUBSTRING] [FACTOR ..] [--percent N]`: lengths are multiplied by each FACTOR (default: 0.05; 1 is 5,000 time steps of
 //! springs, 500 of the LSTM, a tree of 200 nodes); one pool only with `--percent`. `bench/results/dynamic.csv` has the rows of 0.05 and 1,
-//! of release builds: those of 0.05 measured together, of 1 those with `unrolled_seconds` while other processes ran and before weights were
-//! updated early, and the others of a still earlier build, where an empty `unrolled_extra` was not planned, not refused.
+//! of release builds, measured together each; those of 1 while other processes ran, so that their seconds say little.
 
 use compiler::{
     cost::{CostModel, DeviceProfile},
