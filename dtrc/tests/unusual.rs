@@ -178,6 +178,39 @@ fn a_factor_of_one_element_is_trained_if_it_is_named() {
     train(&["--train", "logit_scales"]).fails(64, &["--train logit_scales"]);
 }
 
+/// A bound that is trained is not what it was before the first step: a Clip with it does what a Min does, step for step.
+#[test]
+fn a_bound_that_is_trained_is_read_anew_at_every_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounded = |op: &str| {
+        scores(dir.path(), &format!("{op}.onnx"), |g| {
+            let mut bound = g.initializer.iter().find(|t| t.data_type == 1).unwrap().clone();
+            (bound.name, bound.dims) = ("bound".to_owned(), Vec::new());
+            bound.raw_data = 0.05f32.to_le_bytes().to_vec();
+            g.initializer.push(bound);
+            let last = g.node.last_mut().unwrap();
+            let y = std::mem::replace(&mut last.output[0], "unbounded".to_owned());
+            let input = match op {
+                "Clip" => vec!["unbounded".to_owned(), String::new(), "bound".to_owned()],
+                _ => vec!["unbounded".to_owned(), "bound".to_owned()],
+            };
+            g.node.push(NodeProto { op_type: op.to_owned(), input, output: vec![y], ..Default::default() });
+        })
+    };
+    let data = mlp_data(dir.path(), 4);
+    let [clip, least] = ["Clip", "Min"].map(|op| {
+        let (model, saved) = (bounded(op), dir.path().join(format!("saved.{op}.onnx")).display().to_string());
+        let args =
+            ["--json", "train", &model, "--budget", "100%", "--loss", "cross-entropy", "--data", &data];
+        let more = ["--lr", "0.5", "--train", "*weight*", "--train", "bound", "--save", &saved];
+        let lines = dtrc(&[&args[..], &more].concat()).ok().objects();
+        let losses: Vec<f64> = lines.iter().filter_map(|l| l["loss"].as_f64()).collect();
+        (losses, initializer(Path::new(&saved), "bound")[0])
+    });
+    assert!(clip.0.len() >= 4 && (clip.1 - 0.05).abs() > 0.01, "{clip:?}");
+    assert_eq!(clip, least);
+}
+
 /// ONNX's code of float16.
 const FLOAT16: i32 = 10;
 

@@ -274,7 +274,8 @@ impl<'m> Converter<'m, '_> {
                 Err(_) => {}
             }
         }
-        let known = if tensor.bytes() <= MAX_KNOWN {
+        // What is trained because somebody names it stays what it is in no step.
+        let known = if tensor.bytes() <= MAX_KNOWN && !named {
             match weights::literal(source, &tensor) {
                 Ok(l) => Some(l),
                 Err(what) if is_here => return Err(self.tensor_error(name, &what)),
