@@ -12,7 +12,8 @@ use super::{
 use graph::Graph;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The pools that are tried: the figure is within 5 % of the least that does.
+/// The pools that are tried lie less than 5 % apart. The figure is where bisection ends: what fits in a pool need not in a larger one,
+/// so that some below it may do, too.
 const RUNGS_PER_OCTAVE: f64 = 16.0;
 
 /// A pool in which recomputation costs more than so many times the step is too small.
