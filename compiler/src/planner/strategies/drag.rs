@@ -19,23 +19,28 @@ pub(crate) struct Drag {
     slots: Vec<u32>,
     nodes: Vec<u32>,
     along: Vec<bool>,
+    live: Vec<u32>,
 }
 
 impl Drag {
     /// For sequences of so many nodes.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { slots: Vec::new(), nodes: Vec::new(), along: vec![false; nodes] }
+        Self { slots: Vec::new(), nodes: Vec::new(), along: vec![false; nodes], live: Vec::new() }
     }
 
-    /// Moves what makes or reads a group that is live over a slot to the other side of it; none if it cannot go there. The order of the
+    /// Moves what makes or reads some group that is live over a slot to the other side of it; none if it cannot go there. The order of the
     /// executions is lawful again, the changes are in the timeline's journal.
     pub(crate) fn across(
         &mut self,
         timeline: &mut Timeline<'_, '_>,
-        group: u32,
         slot: u32,
         random: &mut Random,
     ) -> Option<Result<(), Full>> {
+        timeline.some_live_over(slot, 1, |n| random.below(n), &mut self.live);
+        if self.live.is_empty() {
+            return None;
+        }
+        let group = self.live[random.below(self.live.len())];
         let index = timeline.index;
         let edges = index.group_edges.row(group);
         let pick = random.below(edges.len());

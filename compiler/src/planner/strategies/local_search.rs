@@ -6,6 +6,7 @@
 
 use super::super::decode::{Genome, Score, arrive};
 use super::super::index::Index;
+use super::stages::Stages;
 use super::{Candidate, Context, Random};
 
 /// Temperature falls in this many stages.
@@ -24,13 +25,12 @@ pub(crate) fn improve(
 ) -> Candidate {
     let mut search = Search::new(context, start, heat, salt);
     let begin = context.evaluator.work;
-    let mut stage = 0;
+    let mut stages = Stages::new(STAGES, 16);
     while context.evaluator.work < begin + work {
-        let now = (context.evaluator.work - begin).saturating_mul(STAGES) / work.max(1);
-        while stage < now {
-            stage += 1;
+        let done = context.evaluator.work - begin;
+        while let Some(returns) = stages.next(done, work) {
             search.temperature *= COOLING;
-            if stage % 16 == 0 {
+            if returns {
                 if search.best_score.peak > context.budget {
                     search.weight *= 4.0;
                 }

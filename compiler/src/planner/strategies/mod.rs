@@ -18,6 +18,7 @@ pub(crate) mod neighbourhood;
 pub(crate) mod order_search;
 pub(crate) mod sequence_search;
 pub(crate) mod square_root;
+mod stages;
 pub(crate) mod window_repair;
 
 use super::decode::{Evaluator, Genome, Score};

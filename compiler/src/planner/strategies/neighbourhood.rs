@@ -10,6 +10,7 @@ use super::super::problem::{Bytes, Nanos};
 use super::super::timeline::{Full, Timeline};
 use super::drag::Drag;
 use super::hindsight::from_sequence;
+use super::stages::Stages;
 use super::{Candidate, Context, Random};
 
 const STAGES: u64 = 48;
@@ -57,13 +58,12 @@ pub(crate) fn improve(
     if index.given.len() > MANY_NODES || index.leaves_free() {
         search.descend(work / DESCENT);
     }
-    let mut stage = 0;
+    let mut stages = Stages::new(STAGES, 12);
     while search.timeline.work < work {
-        let now = search.timeline.work.saturating_mul(STAGES) / work.max(1);
-        while stage < now {
-            stage += 1;
+        let done = search.timeline.work;
+        while let Some(returns) = stages.next(done, work) {
             search.temperature *= COOLING;
-            if stage % 12 == 0 {
+            if returns {
                 if search.best_key.0 > 0 {
                     search.weight *= 4.0;
                 }
@@ -378,14 +378,7 @@ impl<'i, 'a> Search<'i, 'a> {
     /// What makes or reads a group over some moment near the budget moves to its other side.
     fn drag_across_tight_moment(&mut self) -> Result<(), Failure> {
         let slot = self.tight_moment().ok_or(Failure::Hopeless)?;
-        let random = &mut self.random;
-        self.timeline.some_live_over(slot, 1, |n| random.below(n), &mut self.live);
-        let Self { timeline, random, live, drag, .. } = self;
-        if live.is_empty() {
-            return Err(Failure::Hopeless);
-        }
-        let group = live[random.below(live.len())];
-        drag.across(timeline, group, slot, random).ok_or(Failure::Hopeless)??;
+        self.drag.across(&mut self.timeline, slot, &mut self.random).ok_or(Failure::Hopeless)??;
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use super::super::decode::Genome;
 use super::super::problem::Bytes;
 use super::super::timeline::{Full, Timeline};
 use super::drag::Drag;
+use super::stages::Stages;
 use super::{Candidate, Context, Random};
 
 const STAGES: u64 = 48;
@@ -36,16 +37,14 @@ pub(crate) fn improve(
         unsaved: false,
         temperature: heat * (peak - index.problem.resident) as f64,
         drag: Drag::new(index.nodes()),
-        live: Vec::new(),
         timeline,
     };
-    let mut stage = 0;
+    let mut stages = Stages::new(STAGES, RESTART);
     while search.timeline.work < work {
-        let now = search.timeline.work.saturating_mul(STAGES) / work.max(1);
-        while stage < now {
-            stage += 1;
+        let done = search.timeline.work;
+        while let Some(returns) = stages.next(done, work) {
             search.temperature *= COOLING;
-            if stage % RESTART == 0 {
+            if returns {
                 search.restart();
             }
         }
@@ -67,7 +66,6 @@ struct Search<'i, 'a> {
     /// In bytes.
     temperature: f64,
     drag: Drag,
-    live: Vec<u32>,
 }
 
 impl Search<'_, '_> {
@@ -115,11 +113,6 @@ impl Search<'_, '_> {
         let slack = self.peak / NEAR_PEAK * self.random.below(3) as Bytes;
         let random = &mut self.random;
         let slot = self.timeline.slot_above(self.peak - slack, || random.below(2) == 0)?;
-        self.timeline.some_live_over(slot, 1, |n| random.below(n), &mut self.live);
-        if self.live.is_empty() {
-            return None;
-        }
-        let group = self.live[random.below(self.live.len())];
-        self.drag.across(&mut self.timeline, group, slot, random)
+        self.drag.across(&mut self.timeline, slot, random)
     }
 }

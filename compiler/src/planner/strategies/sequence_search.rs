@@ -7,6 +7,7 @@
 use super::super::decode::Score;
 use super::super::index::{Index, NONE};
 use super::hindsight::from_sequence;
+use super::stages::Stages;
 use super::{Candidate, Context, Random};
 
 const STAGES: u64 = 48;
@@ -23,14 +24,13 @@ pub(crate) fn improve(
 ) -> Candidate {
     let mut search = Search::new(context, start, heat, salt);
     let begin = context.evaluator.work;
-    let mut stage = 0;
+    let mut stages = Stages::new(STAGES, 12);
     let mut idle = 0;
     while context.evaluator.work < begin + work && idle < 20_000 {
-        let now = (context.evaluator.work - begin).saturating_mul(STAGES) / work.max(1);
-        while stage < now {
-            stage += 1;
+        let done = context.evaluator.work - begin;
+        while let Some(returns) = stages.next(done, work) {
             search.temperature *= COOLING;
-            if stage % 12 == 0 {
+            if returns {
                 if search.best_score.peak > context.budget {
                     search.weight *= 4.0;
                 }
