@@ -112,7 +112,7 @@ fn sweep_and_min_budget_agree() {
     // The fastest plan within the least budget may need still less, as what the search finds there, not what it goes through.
     let checked = dtrc(&["--json", "check", &plan]).ok().objects().pop().unwrap();
     let arena = checked["arena_bytes"].as_u64().unwrap();
-    assert!(bound <= arena && arena <= found, "{arena} of {found}");
+    assert!(bound <= arena && arena <= found && found - arena <= found / 100, "{arena} of {found}");
 }
 
 #[test]
