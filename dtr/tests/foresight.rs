@@ -1,6 +1,6 @@
 //! Plans of known programs: every one is replayed by a checker of its own, and chains cost what theory says.
 
-use dtr::foresight::{Action, Failure, Limits, Schedule, Step, Straight, plan, plan_below};
+use dtr::foresight::{Action, Failure, Limits, Schedule, Step, Straight, plan, plan_below, plan_within};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// What a plan does, step by step, against the rules; returns the most bytes in use.
@@ -380,7 +380,7 @@ fn less_is_tried_before_a_program_is_refused() {
         for budget in p.largest_need().max(there)..=free.peak {
             let limits = Limits { budget, repeat_cost: free.first_cost * 8 };
             let alone = plan(&p, limits).ok();
-            let below = if alone.is_none() { plan_below(&p, limits) } else { None };
+            let below = if alone.is_none() { plan_below(&p, limits, &mut { u64::MAX }) } else { None };
             if let Some(s) = &below {
                 assert!(check(&p, s) <= budget && s.repeat_cost <= limits.repeat_cost, "{seed} at {budget}");
             }
@@ -391,4 +391,34 @@ fn less_is_tried_before_a_program_is_refused() {
         }
     }
     assert!(holes > 0 && left * 10 < holes, "{holes} holes, {left} left");
+}
+
+/// What is planned depends on the effort only where it ends.
+#[test]
+fn effort_is_counted_and_ends_a_plan() {
+    let mut ended = 0;
+    for seed in 0..50 {
+        let p = random(seed);
+        let free = plan(&p, limits(u64::MAX)).unwrap();
+        let limits = Limits { budget: free.peak * 3 / 4, repeat_cost: free.first_cost * 8 };
+        let whole = plan(&p, limits);
+        let mut left = 1 << 40;
+        assert_eq!(plan_within(&p, limits, &mut left), whole);
+        let used = (1 << 40) - left;
+        assert!(used >= p.steps.len() as u64, "{seed}: {used}");
+        let mut left = used;
+        assert_eq!(plan_within(&p, limits, &mut left), whole);
+        for part in [0, used / 4, used / 2] {
+            let mut left = part;
+            match plan_within(&p, limits, &mut left) {
+                Err(Failure::Effort) => {
+                    assert_eq!(left, 0);
+                    ended += 1;
+                }
+                // The best of the ways that were tried.
+                other => assert!(other.is_ok() && whole.is_ok(), "{seed}: {other:?}"),
+            }
+        }
+    }
+    assert!(ended > 50, "{ended}");
 }

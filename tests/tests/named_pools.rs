@@ -148,6 +148,22 @@ fn the_pool_that_a_refusal_names_is_enough_at_once() {
     assert_eq!(least(&refusal), Some(named), "{refusal}");
 }
 
+/// The planner is greedy, so that there may be pools that do below some that do not.
+#[test]
+fn no_pool_far_below_the_named_one_does() {
+    let model = scans();
+    for n in [3, 40, 100] {
+        let data = rows(n);
+        let refusal = step(&mut session(&model, 1024), &data, 1).unwrap_err();
+        let named = least(&refusal).unwrap_or_else(|| panic!("{n}: {refusal}"));
+        let below = (1..).map(|i| named - named / 40 - i * plan::ALIGNMENT);
+        for pool in below.take_while(|pool| *pool >= named - named / 4).step_by(3) {
+            let done = step(&mut session(&model, pool), &data, 1);
+            assert!(done.is_err(), "{n} rows: {named} bytes are named, {pool} do");
+        }
+    }
+}
+
 /// A device that counts kernels.
 struct Counting(CpuDevice, Arc<AtomicU64>);
 

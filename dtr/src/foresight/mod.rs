@@ -25,5 +25,5 @@ mod score;
 mod state;
 
 pub use below::plan_below;
-pub use planner::{Limits, plan};
+pub use planner::{Limits, plan, plan_within};
 pub use program::{Action, Failure, Schedule, Step, Straight};

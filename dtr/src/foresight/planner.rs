@@ -51,6 +51,8 @@ struct Planner<'p> {
     /// Counts a storage's entries in the heap; only the latest one counts.
     versions: Vec<u32>,
     limits: Limits,
+    /// How much may be looked at.
+    effort: u64,
     schedule: Schedule,
     position: u32,
     /// The op at which the most bytes are in use.
@@ -76,8 +78,18 @@ const PATIENCE: u64 = 2;
 ///
 /// [`Failure`]. The schedules are not the best possible: another policy may succeed.
 pub fn plan(program: &Straight, limits: Limits) -> Result<Schedule, Failure> {
+    plan_within(program, limits, &mut { u64::MAX })
+}
+
+/// The same with no more `effort` than is left, which it is lessened by: storages and ops that are looked at, to which the time that
+/// planning takes is about proportional.
+///
+/// # Errors
+///
+/// As [`plan`], and [`Failure::Effort`].
+pub fn plan_within(program: &Straight, limits: Limits, effort: &mut u64) -> Result<Schedule, Failure> {
     let mut free = Planner::new(program, Limits { budget: u64::MAX, ..limits });
-    free.run()?;
+    free.run_within(effort)?;
     if free.schedule.peak <= limits.budget {
         return Ok(free.schedule);
     }
@@ -86,22 +98,30 @@ pub fn plan(program: &Straight, limits: Limits) -> Result<Schedule, Failure> {
     let spare = spare(program, peak_at);
     let patient = first_cost.saturating_mul(PATIENCE).min(limits.repeat_cost);
     let mut failure = None;
+    // With more patience only what ran out of it ends otherwise.
+    let mut open = SUSPICIONS.to_vec();
     for most in BTreeSet::from([patient, limits.repeat_cost]) {
         let mut best: Option<Schedule> = None;
-        for suspicion in SUSPICIONS {
+        for suspicion in std::mem::take(&mut open) {
             let repeat_cost = best.as_ref().map_or(most, |b| b.repeat_cost.saturating_sub(1));
             let mut p = Planner::new(program, Limits { repeat_cost, ..limits });
             if suspicion > 0.0 {
                 p.suspect(&spare, suspicion);
             }
-            match p.run() {
+            match p.run_within(effort) {
                 Ok(()) => {
                     best = Some(p.schedule);
                     if suspicion == 0.0 {
                         break;
                     }
                 }
-                Err(e) => failure = failure.or(Some(e)),
+                Err(Failure::Effort) => return best.ok_or(Failure::Effort),
+                Err(e) => {
+                    if matches!(e, Failure::Thrashing(_)) {
+                        open.push(suspicion);
+                    }
+                    failure = failure.or(Some(e));
+                }
             }
         }
         if let Some(best) = best {
@@ -160,6 +180,7 @@ impl<'p> Planner<'p> {
             heap: BinaryHeap::new(),
             versions: vec![0; program.bytes.len()],
             limits,
+            effort: u64::MAX,
             schedule: Schedule {
                 actions: Vec::with_capacity(2 * program.steps.len()),
                 ..Schedule::default()
@@ -180,6 +201,19 @@ impl<'p> Planner<'p> {
         let until = spare.iter().enumerate().filter(|(_, u)| **u > 0);
         self.expiring.extend(until.map(|(s, u)| (*u, s as u32)));
         self.expiring.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
+    /// Runs with as much effort as is left, and lessens it.
+    fn run_within(&mut self, left: &mut u64) -> Result<(), Failure> {
+        self.effort = *left;
+        let done = self.run();
+        *left = left.saturating_sub(self.looks());
+        done
+    }
+
+    /// What was looked at.
+    fn looks(&self) -> u64 {
+        self.scores.looks + self.schedule.actions.len() as u64
     }
 
     fn run(&mut self) -> Result<(), Failure> {
@@ -361,6 +395,9 @@ impl<'p> Planner<'p> {
 
     /// Evicts until so many bytes are free.
     fn room(&mut self, bytes: u64, step: u32) -> Result<(), Failure> {
+        if self.looks() > self.effort {
+            return Err(Failure::Effort);
+        }
         while self.state.used.saturating_add(bytes) > self.limits.budget {
             let Some(victim) = self.choose() else {
                 let (held, budget) = (self.state.used, self.limits.budget);

@@ -117,4 +117,7 @@ pub enum Failure {
     /// An op would have to read what another has overwritten.
     #[error("op {0} reads the old version of what is overwritten by then")]
     Stale(u32),
+    /// The planner has looked at as much as it may.
+    #[error("no plan was found with the effort that is allowed")]
+    Effort,
 }

@@ -19,6 +19,8 @@ pub(super) struct Scores {
     marks: Vec<u32>,
     mark: u32,
     stack: Vec<u32>,
+    /// Storages and ops that walks have looked at.
+    pub(super) looks: u64,
     /// Until when each storage may be wanted although nothing needs it now: [`super::planner`] says what that is.
     pub(super) spare: Vec<u32>,
     /// What such a storage's score is multiplied by.
@@ -41,6 +43,7 @@ impl Scores {
             marks,
             mark: 0,
             stack: Vec::new(),
+            looks: 0,
             spare: vec![0; program.bytes.len()],
             suspicion: 0.0,
         }
@@ -77,22 +80,24 @@ impl Scores {
             let next = next.unwrap_or(position + 1);
             return cost as f64 / (bytes * self.distance(position, next));
         }
-        let mut looks = 0;
+        let mut evicted = 0;
         self.visit(maker);
         // Everything evicted that it is made from.
         self.stack.push(s);
         while let Some(v) = self.stack.pop() {
-            for r in &program.steps[program.makers[v as usize] as usize].reads {
+            let reads = &program.steps[program.makers[v as usize] as usize].reads;
+            self.looks += 1 + reads.len() as u64;
+            for r in reads {
                 if state.place[*r as usize] == Place::Evicted {
                     let op = program.makers[*r as usize];
                     if self.visit(op) {
                         cost += program.steps[op as usize].cost;
-                        looks += 1;
+                        evicted += 1;
                         self.stack.push(*r);
                     }
                 }
             }
-            if looks > MOST {
+            if evicted > MOST {
                 self.stack.clear();
                 return if state.is_needed(s) { f64::MAX } else { 0.0 };
             }
@@ -103,6 +108,7 @@ impl Scores {
         while let Some(v) = self.stack.pop() {
             let readers = state.readers(v);
             let ran = readers.partition_point(|op| *op < position);
+            self.looks += 1 + ran.min(READERS as usize) as u64;
             for op in readers[..ran].iter().rev() {
                 edges += 1;
                 if edges > READERS {

@@ -32,6 +32,8 @@ pub(super) const PLANNED_PATIENCE: u64 = 8;
 const FEW_NS: u64 = 250_000;
 /// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
 const LARGE: usize = 3_000;
+/// What deciding for one execution counts as, in storages that the planner looks at.
+pub(super) const EXECUTION: u64 = 64;
 /// Patience with those.
 const LARGE_PATIENCE: u64 = 4;
 
@@ -129,6 +131,8 @@ pub(crate) struct Executor<'d, 's: 'd> {
     pub(super) patience: u64,
     /// What all executions may cost together.
     allowance: u64,
+    /// What deciding may take: see [`dtr::foresight::plan_within`].
+    pub(super) effort: u64,
     /// The least that the step is taken to cost.
     step_cost: u64,
     planning_ns: u64,
@@ -161,6 +165,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             unplannable: false,
             patience,
             allowance: u64::MAX,
+            effort: u64::MAX,
             step_cost: FEW_NS,
             planning_ns: 0,
         })
@@ -169,11 +174,6 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     /// Ends the run before executions cost more than so many estimated nanoseconds.
     pub(super) fn allow(&mut self, nanoseconds: u64) {
         self.allowance = nanoseconds;
-    }
-
-    /// The figures of the machine.
-    pub(crate) fn stats(&self) -> dtr::Stats {
-        self.machine.stats()
     }
 
     /// The figures of what ran online.
@@ -353,6 +353,8 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     ) -> Result<(), RuntimeError> {
         // One nested recomputation alone may take for ever.
         self.machine.limit_repeats(self.most_repeats());
+        let executions = |m: &Machine| m.stats().firsts + m.stats().remats;
+        let before = executions(&self.machine);
         f(&mut self.machine, &mut self.world).map_err(|e| match e {
             dtr::Error::World(inner) => match inner.downcast::<RuntimeError>() {
                 Ok(e) => *e,
@@ -362,7 +364,9 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
         })?;
-        if self.machine.stats().repeat_cost > self.most_repeats() {
+        let ran = executions(&self.machine) - before;
+        self.effort = self.effort.saturating_sub(ran * EXECUTION);
+        if self.effort == 0 || self.machine.stats().repeat_cost > self.most_repeats() {
             return Err(self.full(self.world.asked(), 0, true));
         }
         Ok(())

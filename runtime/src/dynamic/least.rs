@@ -3,20 +3,34 @@
 //! Sizes and order decide what goes and what comes back, elements do not: once the elements that the walk asked for have been seen, the
 //! rest of the step is the same with and without a device. So the run is repeated as it was, in pools of other sizes: what the walk asked
 //! for on the walk's graph, then the step. The figure that comes out is one of a run that succeeded.
+//!
+//! What runs in a pool need not run in a larger one: the planner is greedy. Bisection finds one edge between pools that do and pools that
+//! do not; from there smaller pools are tried one by one, until many in a row do not do.
 
 use super::{
-    executor::{Asked, Done, Executor, Infos, Surroundings},
+    executor::{Asked, Done, EXECUTION, Executor, Infos, PATIENCE, Surroundings},
     refusal::Least,
     world::PoolWorld,
 };
 use graph::Graph;
 use std::{collections::BTreeMap, sync::Arc};
 
-/// The pools that are tried lie less than 5 % apart. The figure is where bisection ends: what fits in a pool need not in a larger one,
-/// so that some below it may do, too.
-const RUNGS_PER_OCTAVE: f64 = 16.0;
+/// The pools that are tried lie some 2 % apart.
+const RUNGS_PER_OCTAVE: f64 = 32.0;
 
-/// A pool in which recomputation costs more than so many times the step is too small.
+/// So many pools below the least that does are tried: down to seven tenths of it.
+const BELOW: u32 = 16;
+
+/// What all trials together may look at, as the planner counts it: some seconds. What is looked for is the least pool that is found by then.
+const EFFORT: u64 = 1_200_000_000;
+
+/// What one of them may.
+const TRIAL: u64 = EFFORT / 3;
+
+/// What a node of a trial counts as, beside the search: its facts, its place in the program, its addresses.
+const NODE: u64 = 16 * EXECUTION;
+
+/// How many times what a walk beside the arena costs its repetitions may.
 pub(super) const REPEATS: u64 = 4;
 
 /// What a walk that did not come to its end in a pool may take beside the arena to come there, in bytes, if that is more: what a process
@@ -44,14 +58,13 @@ pub(super) fn pool(
     host: &BTreeMap<String, &[u8]>,
     small: u64,
 ) -> Option<Least> {
-    let mut trial = Trial { known, around, host, infos: Infos::default() };
-    let least = trial.search(small)?;
+    let least = Trial::new(known, around, host).search(small)?;
     Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
 }
 
 /// A pool in which nothing has to go.
 pub(super) fn roomy(known: &Known, around: &Surroundings, host: &BTreeMap<String, &[u8]>) -> Option<u64> {
-    Trial { known, around, host, infos: Infos::default() }.roomy()
+    Trial::new(known, around, host).roomy()
 }
 
 /// A step that is tried in pools of several sizes.
@@ -60,14 +73,33 @@ struct Trial<'a> {
     around: &'a Surroundings,
     host: &'a BTreeMap<String, &'a [u8]>,
     infos: Infos,
+    /// What is left for trials.
+    effort: u64,
 }
 
-impl Trial<'_> {
-    /// What the step uses of a pool, if it runs there.
-    fn enough(&mut self, pool: u64) -> Option<u64> {
+impl<'a> Trial<'a> {
+    fn new(known: &'a Known, around: &'a Surroundings, host: &'a BTreeMap<String, &'a [u8]>) -> Trial<'a> {
+        Trial { known, around, host, infos: Infos::default(), effort: EFFORT }
+    }
+
+    /// Whether the step is seen to run in a pool with what is left for trials.
+    fn does(&mut self, pool: u64) -> bool {
+        let nodes = self.known.step.as_ref().map_or(0, |g| g.nodes.len())
+            + self.known.walked.as_ref().map_or(0, |(g, _)| g.nodes.len());
+        self.effort = self.effort.saturating_sub(nodes as u64 * NODE);
+        let share = self.effort.min(TRIAL);
+        let mut left = share;
+        let done = share > 0 && self.enough(pool, &mut left).is_some();
+        self.effort -= share - left;
+        done
+    }
+
+    /// What the step uses of a pool, if it runs there with no more effort than is left.
+    fn enough(&mut self, pool: u64, effort: &mut u64) -> Option<u64> {
         let known = self.known;
         let world = PoolWorld::new(None, 0, pool, false);
-        let mut e = Executor::new(world, self.around, self.host, Infos::default(), REPEATS).ok()?;
+        let mut e = Executor::new(world, self.around, self.host, Infos::default(), PATIENCE).ok()?;
+        e.effort = *effort;
         if let Some((graph, asked)) = &known.walked {
             let mut done = e.ask_again(graph, asked);
             if e.outgrown() {
@@ -82,30 +114,28 @@ impl Trial<'_> {
         let Some(step) = &known.step else { return Some(e.world.report().peak) };
         e.recall(&self.infos);
         let done = e.finish_walked(step, known.walked.as_ref());
-        let (mut peak, stats) = (e.world.report().peak, e.stats());
+        *effort = e.effort;
+        let mut peak = e.world.report().peak;
         let done = done.ok()?;
         // A run that failed may have got no further than the walk's graph, whose nodes have other numbers.
         self.infos = e.into_infos();
-        let (mut first, mut repeat) = (stats.first_cost, stats.repeat_cost);
         if let Done::Planned(script) = done {
-            first += script.first_cost;
-            repeat += script.repeat_cost;
             peak = peak.max(script.peak);
         }
-        (repeat <= REPEATS * first).then_some(peak)
+        Some(peak)
     }
 
     /// What is used where there is no limit.
     fn roomy(&mut self) -> Option<u64> {
-        let mut high = plan::align(self.enough(1 << 48)?);
+        let mut high = plan::align(self.enough(1 << 48, &mut { u64::MAX })?);
         // The peak alone says nothing of gaps.
-        while self.enough(high).is_none() {
+        while self.enough(high, &mut { u64::MAX }).is_none() {
             high = plan::align(high.checked_add(high / 8 + 256)?);
         }
         Some(high)
     }
 
-    /// The lowest rung that does, by bisection over a ladder that does not depend on where one begins; `small` bytes do not.
+    /// The lowest rung that is seen to do, on a ladder that does not depend on where one begins; `small` bytes do not.
     fn search(&mut self, small: u64) -> Option<u64> {
         let roomy = self.roomy()?;
         let rung = |k: u32| {
@@ -119,11 +149,18 @@ impl Trial<'_> {
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             let pool = rung(middle);
-            if pool > small && (pool == roomy || self.enough(pool).is_some()) {
+            if pool > small && (pool == roomy || self.does(pool)) {
                 high = middle;
             } else {
                 low = middle;
             }
+        }
+        let mut next = low;
+        while next > 0 && high - next <= BELOW && rung(next) > small && self.effort > 0 {
+            if rung(next) < rung(next + 1) && self.does(rung(next)) {
+                high = next;
+            }
+            next -= 1;
         }
         Some(rung(high))
     }

@@ -137,6 +137,18 @@ impl<'g> History<'g> {
 impl Executor<'_, '_> {
     /// The step planned ahead, if the planner finds a way.
     pub(super) fn planned(&mut self, g: &Graph, needed: &[bool]) -> Result<Option<Script>, RuntimeError> {
+        let mut effort = self.effort;
+        let script = self.planned_within(g, needed, &mut effort);
+        self.effort = effort;
+        script
+    }
+
+    fn planned_within(
+        &mut self,
+        g: &Graph,
+        needed: &[bool],
+        effort: &mut u64,
+    ) -> Result<Option<Script>, RuntimeError> {
         let mut nodes = Vec::new();
         for i in (0..g.nodes.len()).filter(|i| needed[*i]) {
             let n = NodeId(i as u32);
@@ -154,8 +166,8 @@ impl Executor<'_, '_> {
         let limits = Limits { budget, repeat_cost: patience.saturating_mul(first_cost) };
         // Where sizes alone decide, the step's script is kept.
         let may_come_again = !self.asked.is_empty();
-        let plan = |layout: &Layout, limits, search| {
-            self.around.plans.plan(&layout.program, limits, search, may_come_again)
+        let mut plan = |layout: &Layout, limits, search| {
+            self.around.plans.plan(&layout.program, limits, search, may_come_again, effort)
         };
         let mut layouts = vec![first];
         for search in [Search::Whole, Search::Below] {

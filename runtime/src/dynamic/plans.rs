@@ -37,23 +37,29 @@ const OPS: usize = 1 << 16;
 const FEW: usize = 4;
 
 impl Plans {
-    /// The plan of a program, if there is one; what the planner says is kept if it may be asked again.
+    /// The plan of a program, if one is found with the effort that is left; what the planner says is kept if it may be asked again.
     pub(super) fn plan(
         &self,
         program: &Straight,
         limits: Limits,
         search: Search,
         may_come_again: bool,
+        effort: &mut u64,
     ) -> Option<Arc<Schedule>> {
         if let Some(known) = self.find(program, limits, search) {
             return known;
         }
         let schedule = match search {
-            Search::Whole => foresight::plan(program, limits).ok(),
-            Search::Below => foresight::plan_below(program, limits),
+            Search::Whole => foresight::plan_within(program, limits, effort).ok(),
+            Search::Below => foresight::plan_below(program, limits, effort),
         };
         let schedule = schedule.map(Arc::new);
-        if may_come_again && let Ok(mut all) = self.0.lock() {
+        // With more effort there may be one.
+        let settled = schedule.is_some() || *effort > 0;
+        if may_come_again
+            && settled
+            && let Ok(mut all) = self.0.lock()
+        {
             let ops = |all: &[Kept]| all.iter().map(|k| k.program.steps.len()).sum::<usize>();
             while all.len() == PLANS || all.len() >= FEW && ops(&all) + program.steps.len() > OPS {
                 all.remove(0);
@@ -99,7 +105,7 @@ mod tests {
     fn a_plan_is_found_by_its_program_and_limits_alone() {
         let plans = Plans::default();
         let limits = |budget| Limits { budget, repeat_cost: 100 };
-        let plan = |n, budget| plans.plan(&chain(n), limits(budget), Search::Whole, true);
+        let plan = |n, budget| plans.plan(&chain(n), limits(budget), Search::Whole, true, &mut { u64::MAX });
         let find = |n, budget| plans.find(&chain(n), limits(budget), Search::Whole);
         let made = plan(3, 2).unwrap();
         assert!(Arc::ptr_eq(&made, &plan(3, 2).unwrap()));
@@ -115,7 +121,10 @@ mod tests {
             plan(n, 2).unwrap();
         }
         assert_eq!(find(4, 2), None);
-        plans.plan(&chain(4), limits(2), Search::Whole, false).unwrap();
+        plans.plan(&chain(4), limits(2), Search::Whole, false, &mut { u64::MAX }).unwrap();
+        // Whether there is one is not known.
+        assert!(plans.plan(&chain(100), limits(2), Search::Whole, true, &mut 10).is_none());
+        assert_eq!(find(100, 2), None);
         assert_eq!(find(4, 2), None);
         // Of long programs there are fewer.
         let long = OPS as u32;
