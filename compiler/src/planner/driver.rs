@@ -181,8 +181,9 @@ struct Session<'i, 'a> {
     rungs: BTreeSet<Bytes>,
     /// What the last local search on seeds of all kinds began with.
     starts: Vec<Candidate>,
-    /// The plan with the least need, once it has been searched for.
+    /// The plan with the least need, once it has been searched for, and what was found of that budget.
     least: Option<(Candidate, Placed)>,
+    at_least: Option<Found>,
 }
 
 impl<'i, 'a> Session<'i, 'a> {
@@ -226,6 +227,7 @@ impl<'i, 'a> Session<'i, 'a> {
             rungs: BTreeSet::new(),
             starts: Vec::new(),
             least: None,
+            at_least: None,
         };
         // Every fastest implementation: no budget is short.
         let limits = if options.live_bytes_only { Limits::quick() } else { KEEP_ALL };
@@ -297,6 +299,11 @@ impl<'i, 'a> Session<'i, 'a> {
         // As it was placed: at its own arena nothing is to be recomputed.
         if self.need(&self.keep_all_placed) <= budget {
             return Ok(Found { bounds: Bounds::none(self.index.base_time), work: 0 });
+        }
+        if let (Some(found), Some(least)) = (self.at_least, &self.least)
+            && self.need(&least.1) == budget
+        {
+            return Ok(found);
         }
         let mut bounds = self.bounds(budget);
         let hopeless = bounds.are_infeasible();

@@ -2,7 +2,8 @@
 //!
 //! It depends on the problem and the options alone, never on the budget that somebody asked for: `min-budget` prints it, a refusal names
 //! it, and a search that finds nothing within a budget above it starts from its plan. A search for the fewest bytes comes first, then
-//! bisection towards what is proved, each try from the plans before it, and last a search for less time within what was reached.
+//! bisection towards what is proved, each try from the plans before it, and last a plan for what was reached, as for any budget: where that
+//! needs less, the same again.
 
 use super::super::bounds;
 use super::super::offsets::Limits;
@@ -13,6 +14,8 @@ use super::{Bounds, HUGE, Index, KEEP_ALL, LARGE, Placed, Session, working_set_b
 
 /// Budgets tried between what is proved and the best plan so far.
 pub const ROUNDS: u32 = 6;
+/// Plans for what was reached, each for what the one before it needs.
+const WITHIN: u32 = 4;
 /// Rounds of other searches are numbered below this: each has random choices of its own.
 const FIRST: u64 = 64;
 
@@ -64,7 +67,25 @@ impl Session<'_, '_> {
             return least.clone();
         }
         let least = self.search_least(0);
-        let least = self.quickened(least);
+        self.within(least)
+    }
+
+    /// The plan for what a plan needs, until it needs no less: the least from now on.
+    fn within(&mut self, mut least: (Candidate, Placed)) -> (Candidate, Placed) {
+        let found = std::mem::take(&mut self.found);
+        let plans = std::mem::take(&mut self.plans);
+        let rungs = std::mem::take(&mut self.rungs);
+        for _ in 0..if self.index.given.len() > LARGE { 1 } else { WITHIN } {
+            let budget = self.need(&least.1);
+            self.least = Some(least.clone());
+            self.at_least = None;
+            self.at_least = self.find(budget).ok();
+            least = self.known(budget).cloned().unwrap_or(least);
+            if self.need(&least.1) == budget {
+                break;
+            }
+        }
+        (self.found, self.plans, self.rungs) = (found, plans, rungs);
         self.least = Some(least.clone());
         least
     }
@@ -84,8 +105,7 @@ impl Session<'_, '_> {
         }
         let mut found = self.search_least(budget);
         if self.need(&found.1) > budget {
-            // A plan that takes less time may need less.
-            found = self.quickened(found);
+            found = self.within(found);
         }
         let fits = self.need(&found.1) <= budget;
         if fits { Ok(()) } else { Err(self.infeasible(budget, &found.1, bounds.are_infeasible())) }
@@ -197,22 +217,5 @@ impl Session<'_, '_> {
         let peak = candidate.score.peak.max(target);
         let placed = self.place(&candidate.sequence, peak, Limits::quick());
         if self.need(&placed) <= peak { placed } else { self.place(&candidate.sequence, peak, KEEP_ALL) }
-    }
-
-    /// The plan, or one that takes less time and needs no more.
-    fn quickened(&mut self, plan: (Candidate, Placed)) -> (Candidate, Placed) {
-        let budget = self.need(&plan.1);
-        if plan.1.replay.time <= self.index.base_time {
-            return plan;
-        }
-        self.context.budget = budget;
-        let bound = Bounds::none(self.index.base_time).free;
-        let candidate = self.search(std::slice::from_ref(&plan.0), 3 * FIRST, false, bound);
-        if candidate.score.peak > budget {
-            return plan;
-        }
-        let (candidate, placed) = self.place_within(candidate, budget);
-        let better = self.need(&placed) <= budget && placed.replay.time < plan.1.replay.time;
-        if better { (candidate, placed) } else { plan }
     }
 }
