@@ -8,10 +8,17 @@ use super::super::index::{Index, NONE};
 use super::super::outcome::Cut;
 use super::{Candidate, Context};
 
+/// In how many orders each cut is tried, and of many nodes: which of them has room for the recomputation that a cut asks for is not seen
+/// from its own peak.
+const ORDERS: usize = 6;
+const ORDERS_OF_MANY: usize = 2;
+const MANY: usize = 10_000;
+
 /// One candidate a cut and order.
 pub(crate) fn run(context: &mut Context<'_, '_>, cuts: &[Cut]) -> Vec<Candidate> {
     let mut out = Vec::new();
-    let orders: Vec<Vec<u32>> = context.orders.iter().take(2).cloned().collect();
+    let most = if context.index.given.len() > MANY { ORDERS_OF_MANY } else { ORDERS };
+    let orders: Vec<Vec<u32>> = context.orders.iter().take(most).cloned().collect();
     let known = |c: &&Cut| context.index.needed.get(c.node as usize) == Some(&true);
     let cuts: Vec<&Cut> = cuts.iter().filter(known).collect();
     for cut in cuts {
