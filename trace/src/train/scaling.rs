@@ -4,7 +4,7 @@
 //! two. A step whose gradients are not all finite changes nothing but the scale, which is halved; after 2,000 good ones in a row it is
 //! doubled. Steps that were skipped are counted, and do not count for what an optimizer corrects by the number of updates.
 
-use super::set_output;
+use super::{Names, set_output};
 use graph::{Attrs, DType, Init, Literal, Shape, StateKind, TensorType, ValueId};
 use ops::{Builder, OpError};
 
@@ -35,10 +35,10 @@ pub(super) struct Scaling {
 }
 
 impl Scaling {
-    pub(super) fn new(b: &mut Builder<'_>) -> Scaling {
+    pub(super) fn new(b: &mut Builder<'_>, names: &Names<'_>) -> Scaling {
         b.set_scope("amp/scale");
         let mut state = |name: &str, init: Init| {
-            let name = b.unique(name);
+            let name = b.unique(&names.state(name));
             let ty = TensorType { dtype: DType::F32, shape: Shape::scalar() };
             b.graph_mut().add_state(name, ty, StateKind::Optimizer, init)
         };
