@@ -258,6 +258,10 @@ fn template(
             g.add_state(names.state(name), scalar(DType::F32), StateKind::Optimizer, init);
         }
     }
+    if kind != ProgramKind::Micro && options.optimizer.counts() {
+        let name = names.state(train::UPDATES);
+        g.add_state(name, train::updates_type(), StateKind::Optimizer, Init::Zeros);
+    }
     let mut parameters = Vec::new();
     for s in &mut g.states {
         if options.trainable.iter().any(|n| **n == *s.name) {

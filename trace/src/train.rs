@@ -6,10 +6,13 @@
 mod names;
 mod scaling;
 mod statistics;
+mod updates;
 
 pub use names::{GRADIENT, LOSS_SUM, Names, PENDING, is_named};
 use scaling::Scaling;
 pub use scaling::{GOOD, SCALE, SKIPPED, initial_scale};
+use updates::Updates;
+pub use updates::{UPDATES, updates_type};
 
 use crate::precision::{self, Amp};
 
@@ -171,6 +174,11 @@ impl Optimizer {
             Optimizer::Sgd { .. } => &["momentum"],
             Optimizer::Adam { .. } => &["m", "v"],
         }
+    }
+
+    /// Whether it reads how many updates there were.
+    pub fn counts(&self) -> bool {
+        matches!(self, Optimizer::Adam { .. })
     }
 }
 
@@ -562,6 +570,15 @@ fn update(
         None => inverse,
     };
     let lr = role_input(b, InputRole::LearningRate, "lr", DType::F32);
+    let updates = if options.optimizer.counts() {
+        let wrap = |error| TrainError::Update { parameter: "number of the update".to_owned(), error };
+        let step = role_input(b, InputRole::Step, "step", DType::I64);
+        let updates = Updates::new(b, names, step).map_err(wrap)?;
+        updates.commit(b, ok).map_err(wrap)?;
+        Some(updates)
+    } else {
+        None
+    };
     for (i, (p, _)) in pairs.iter().enumerate() {
         let parameter = name(b, *p);
         let wrap = |error| TrainError::Update { parameter: parameter.clone(), error };
@@ -587,10 +604,7 @@ fn update(
                 }
             }
             Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
-                let mut step = role_input(b, InputRole::Step, "step", DType::I64);
-                if let Some((scaling, _)) = scaled {
-                    step = scaling.step(b, step).map_err(wrap)?;
-                }
+                let number = updates.as_ref().map(|u| u.number);
                 let all = memory(b);
                 let [m, v] = all[..] else { return Err(wrap(OpError::invalid("no memory"))) };
                 let attrs = Attrs::new()
@@ -599,7 +613,7 @@ fn update(
                     .with("eps", *eps)
                     .with("weight_decay", *weight_decay)
                     .with("decoupled", *decoupled);
-                let args = [Some(*p), Some(g), Some(lr), Some(m), Some(v), Some(step), scale, Some(ok)];
+                let args = [Some(*p), Some(g), Some(lr), Some(m), Some(v), number, scale, Some(ok)];
                 let out = b.emit("Adam", attrs, &args).map_err(wrap)?;
                 for (state, new) in [*p, m, v].into_iter().zip(out) {
                     set_output(b, state, new);
