@@ -187,6 +187,17 @@ pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
     Ok(())
 }
 
+/// Parameters that get zeros for a gradient at every step, whatever data decide: no differentiable way leads to them from the loss.
+pub fn unreached(open: &Open, options: &TrainOptions) -> Vec<String> {
+    let outputs: Vec<&str> = open.source.body.outputs.iter().map(|o| &**o).collect();
+    let from = match (&options.loss, &options.output) {
+        (Some(Loss::Output(name)), _) | (Some(_), Some(name)) => vec![name.as_str()],
+        (Some(_), None) => outputs.into_iter().take(1).collect(),
+        (None, _) => outputs,
+    };
+    crate::import::unreached(&open.source, &from, &options.trainable)
+}
+
 /// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
 pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Plan, DynamicError> {
     let accumulate = request.train.map_or(1, |t| t.accumulate.max(1));
