@@ -13,7 +13,7 @@ use support::{
 
 /// Names that a training step of `w` and of the running mean `rm` has for itself, whatever the optimizer, and what follows where one is
 /// taken.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "lr",
     "step",
     "seed",
@@ -24,6 +24,7 @@ const NAMES: [&str; 15] = [
     "w/m~2",
     "rm/pending",
     "step/loss",
+    "step/updates",
     "amp/scale",
     "amp/good",
     "amp/skipped",
@@ -114,7 +115,7 @@ fn batches(dir: &Path, x: &str, rows: &[u64], open: bool) -> String {
             all.push(("trips", DType::I64, &[], &trips));
         }
         let file = std::fs::File::create(folder.join(format!("{i}.npz"))).unwrap();
-        npz::write(file, all.into_iter()).unwrap();
+        npz::write(file, all).unwrap();
     }
     folder.display().to_string()
 }
@@ -232,7 +233,7 @@ fn a_label_may_be_called_as_what_dropout_reads() {
         let data = dir.path().join("labelled.npz");
         let file = std::fs::File::create(&data).unwrap();
         let all = ["x", label].map(|n| (n, DType::F32, &[3u64, 4][..], &elements[..]));
-        npz::write(file, all.into_iter()).unwrap();
+        npz::write(file, all).unwrap();
         let data = data.display().to_string();
         let fixed =
             ["train", &model, "--data", &data, "--budget", "1M", "--loss", "mse", "--steps", "2", "--json"];

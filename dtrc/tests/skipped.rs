@@ -35,8 +35,7 @@ fn batches(dir: &Path, which: &[u64], bad: &[u64]) -> String {
     let x: Vec<u8> = which.iter().flat_map(batch).flat_map(f32::to_le_bytes).collect();
     let path = dir.join("data.npz");
     let shape = [which.len() as u64, 3, 4];
-    npz::write(std::fs::File::create(&path).unwrap(), [("x", DType::F32, &shape[..], &x[..])].into_iter())
-        .unwrap();
+    npz::write(std::fs::File::create(&path).unwrap(), [("x", DType::F32, &shape[..], &x[..])]).unwrap();
     path.display().to_string()
 }
 

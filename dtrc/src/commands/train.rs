@@ -87,8 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
 
-    /// What to do when a loss is NaN or infinite. The state stays as before that step either way; --checkpoint gets it before training
-    /// stops.
+    /// What to do when a loss is NaN or infinite. The state stays as before that step either way, and it counts for no update of an
+    /// optimizer; --checkpoint gets it before training stops.
     #[arg(long, value_enum, default_value_t = OnNan::Stop)]
     on_nan: OnNan,
 
