@@ -8,10 +8,10 @@ use crate::{
     cost::DeviceProfile,
     emit::{self, EmitError},
     import::Open,
-    train::{Loss, TrainError, TrainOptions, label_taken},
+    train::{self, Loss, Names, TrainError, TrainOptions, label_taken},
 };
 use graph::{DType, Graph, Init, InputRole, Shape, StateKind, TensorType};
-use ops::{Registry, onnx::ImportOptions};
+use ops::{Builder, Registry, onnx::ImportOptions};
 use plan::{
     ALIGNMENT, Certificate, Device, Dynamic, Guard, Plan, Program, ProgramKind, ValidateError, numerics,
     validate,
@@ -118,7 +118,7 @@ pub(crate) fn templates(request: &Request<'_>) -> Vec<Template> {
             evaluate: request.evaluate.filter(|_| train.is_none()).map(|(o, accuracy)| (o.clone(), accuracy)),
         };
         let losses = train.or(request.evaluate.map(|(o, _)| o));
-        Template { kind, graph: template(&request.open.graph, train, losses, kind), recipe }
+        Template { kind, graph: template(request.open, train, losses, kind), recipe }
     };
     kinds.into_iter().map(made).collect()
 }
@@ -180,15 +180,22 @@ pub fn check(open: &Open, options: &TrainOptions) -> Result<(), TrainError> {
         return Err(TrainError::NoOutput { name: name.clone(), available });
     }
     let adds_label = !matches!(options.loss, None | Some(Loss::Output(_)));
-    let g = &open.graph;
-    let given = g.inputs.iter().map(|i| i.value).chain(g.states.iter().map(|s| s.input));
-    let made = open.source.body.nodes.iter().flat_map(|n| &n.outputs);
-    let mut taken = given.map(|v| &*g.value(v).name).chain(made.map(|o| &**o));
-    if adds_label && taken.any(|name| *name == *options.label) {
+    if adds_label && Names::of_source(&open.source).has(&options.label) {
         let output = asked.cloned().or_else(|| outputs.first().map(ToString::to_string)).unwrap_or_default();
         return Err(TrainError::Loss { output, error: label_taken(&options.label) });
     }
     Ok(())
+}
+
+/// Parameters that get zeros for a gradient at every step, whatever data decide: no differentiable way leads to them from the loss.
+pub fn unreached(open: &Open, options: &TrainOptions) -> Vec<String> {
+    let outputs: Vec<&str> = open.source.body.outputs.iter().map(|o| &**o).collect();
+    let from = match (&options.loss, &options.output) {
+        (Some(Loss::Output(name)), _) | (Some(_), Some(name)) => vec![name.as_str()],
+        (Some(_), None) => outputs.into_iter().take(1).collect(),
+        (None, _) => outputs,
+    };
+    crate::import::unreached(&open.source, &from, &options.trainable)
 }
 
 /// The plan of a dynamic model. `pool` is the size of the pool; without it the pool has all of the budget that the state leaves.
@@ -224,12 +231,13 @@ pub fn plan(request: &Request<'_>, budget: u64, pool: Option<u64>) -> Result<Pla
 
 /// Inputs and states of a program: those of the model, and what training adds.
 fn template(
-    open: &Graph,
-    train: Option<&TrainOptions>,
+    open: &Open,
+    options: Option<&TrainOptions>,
     losses: Option<&TrainOptions>,
     kind: ProgramKind,
 ) -> Graph {
-    let mut g = open.clone();
+    let mut g = open.graph.clone();
+    let names = Names::of_source(&open.source);
     let scalar = |dtype| TensorType { dtype, shape: Shape::scalar() };
     if let Some(o) = losses.filter(|o| !matches!(o.loss, None | Some(Loss::Output(_)))) {
         // Its shape follows from the output, which is not known yet.
@@ -238,7 +246,7 @@ fn template(
         let ty = TensorType { dtype, shape: Shape(vec![graph::Dim::symbol("?")]) };
         g.add_input(o.label.as_str(), ty, InputRole::Label);
     }
-    let Some(train) = train else {
+    let Some(options) = options else {
         g.states
             .iter_mut()
             .filter(|s| s.kind == StateKind::Statistic)
@@ -246,24 +254,28 @@ fn template(
         return g;
     };
     if kind != ProgramKind::Train {
-        g.add_state(crate::train::LOSS_SUM, scalar(DType::F32), StateKind::Accumulator, Init::Zeros);
+        g.add_state(names.state(train::LOSS_SUM), scalar(DType::F32), StateKind::Accumulator, Init::Zeros);
         // What the parts of a step add up of running statistics.
         let statistics = g.states.iter().filter(|s| s.kind == StateKind::Statistic);
         let pending: Vec<_> =
-            statistics.map(|s| (crate::train::pending_of(&s.name), g.ty(s.input).clone())).collect();
+            statistics.map(|s| (names.memory(&s.name, train::PENDING), g.ty(s.input).clone())).collect();
         for (name, ty) in pending {
             g.add_state(name, ty, StateKind::Accumulator, Init::Zeros);
         }
     }
-    if train.amp.is_some_and(|a| a.scales()) {
-        use crate::train::{GOOD, SCALE, SKIPPED, initial_scale};
+    if options.amp.is_some_and(|a| a.scales()) {
+        use train::{GOOD, SCALE, SKIPPED, initial_scale};
         for (name, init) in [(SCALE, initial_scale()), (GOOD, Init::Zeros), (SKIPPED, Init::Zeros)] {
-            g.add_state(name, scalar(DType::F32), StateKind::Optimizer, init);
+            g.add_state(names.state(name), scalar(DType::F32), StateKind::Optimizer, init);
         }
+    }
+    if kind != ProgramKind::Micro && options.optimizer.counts() {
+        let name = names.state(train::UPDATES);
+        g.add_state(name, train::updates_type(), StateKind::Optimizer, Init::Zeros);
     }
     let mut parameters = Vec::new();
     for s in &mut g.states {
-        if train.trainable.iter().any(|n| **n == *s.name) {
+        if options.trainable.iter().any(|n| **n == *s.name) {
             s.kind = StateKind::Parameter;
             parameters.push((s.name.clone(), s.input));
         }
@@ -271,16 +283,23 @@ fn template(
     for (name, v) in parameters {
         let ty = g.ty(v).clone();
         if kind != ProgramKind::Micro {
-            for memory in train.optimizer.memory() {
-                g.add_state(format!("{name}/{memory}"), ty.clone(), StateKind::Optimizer, Init::Zeros);
+            for memory in options.optimizer.memory() {
+                let name = names.memory(&name, memory);
+                g.add_state(name, ty.clone(), StateKind::Optimizer, Init::Zeros);
             }
         }
         if kind != ProgramKind::Train {
-            g.add_state(format!("{name}/grad"), ty, StateKind::Accumulator, Init::Zeros);
+            g.add_state(names.memory(&name, train::GRADIENT), ty, StateKind::Accumulator, Init::Zeros);
         }
     }
-    g.add_input("lr", scalar(DType::F32), InputRole::LearningRate);
-    g.add_input("step", scalar(DType::I64), InputRole::Step);
-    g.add_input("seed", scalar(DType::I64), InputRole::Seed);
+    // These are told apart by their role alone.
+    for (name, dtype, role) in [
+        ("lr", DType::F32, InputRole::LearningRate),
+        ("step", DType::I64, InputRole::Step),
+        ("seed", DType::I64, InputRole::Seed),
+    ] {
+        let name = Builder::new(&mut g).unique(name);
+        g.add_input(name, scalar(dtype), role);
+    }
     g
 }

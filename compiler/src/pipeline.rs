@@ -9,7 +9,7 @@ use crate::{
     emit::{self, EmitError},
     lower::{LowerError, lower_with},
     planner::{self, Infeasible, Options as PlannerOptions, PlanError, Planned, Problem},
-    train::{Loss, TrainError, TrainOptions, training_step, with_loss},
+    train::{Loss, Names, TrainError, TrainOptions, training_step_of, with_loss},
 };
 use graph::{Graph, ValueId, VerifyError, verify};
 use ops::Registry;
@@ -115,6 +115,7 @@ pub fn rewritten_programs(
     let mut reports = Vec::new();
     let mut unreached = Vec::new();
     if let Some(options) = train {
+        let names = Names::of_graphs(infer.into_iter().chain([&forward]));
         let (forward, options, mut report) = rewritten_forward(&forward, options, level, costs)?;
         let options = &options;
         let kinds: &[ProgramKind] = if options.accumulate > 1 {
@@ -123,7 +124,7 @@ pub fn rewritten_programs(
             &[ProgramKind::Train]
         };
         for kind in kinds {
-            let step = training_step(&forward, options, *kind, false)?;
+            let step = training_step_of(&forward, options, *kind, &names)?;
             unreached = step.unreached;
             let step = verified("autodiff", step.graph)?;
             let done = rewritten(&step, level, Stage::After, &[], costs)?;

@@ -208,6 +208,8 @@ pub struct OpenModel {
     pub evaluate: Option<(TrainOptions, bool)>,
     /// Why it is not static.
     pub reason: String,
+    /// Whether sizes that are not bound are all that is open, as far as is known.
+    pub waits_for_sizes: bool,
 }
 
 impl ModelArgs {
@@ -270,6 +272,16 @@ impl OpenModel {
     }
 }
 
+/// Says which parameters get no gradient, or zeros at every step.
+fn tell_unreached(names: &[String], global: Global) {
+    let Some(first) = names.first() else { return };
+    let which = match names.len() {
+        1 => format!("trainable tensor {first:?}"),
+        n => format!("{n} trainable tensors, {first:?} first,"),
+    };
+    note(global.quiet, format!("the loss does not depend on {which} by any differentiable way"));
+}
+
 /// What a command that needs a static program says of a model that is none: `dims` would make it one, or data decide.
 fn needs_static(args: &ModelArgs, dims: Option<String>, reason: &str) -> CliError {
     let what = match dims {
@@ -288,7 +300,7 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
         return Err(CliError::usage(what));
     }
     let given = bounds.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>().join(", ");
-    let mut model = read_open(args, global, format!("{given} beyond the last bucket"))?;
+    let mut model = read_open(args, global, format!("{given} beyond the last bucket"), false)?;
     let Some(open) = &mut model.open else { return Ok(model) };
     let guards = buckets::product(&open.open, bounds).map_err(|e| CliError::usage(e.to_string()))?;
     let no_hash = |_: &str| None;
@@ -305,7 +317,9 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
         Err(e) => return Err(CliError::bad_input(format!("{}: {e}", args.model.display()))),
     };
     if !args.inference && args.loss.is_none() && open.train.is_none() && find_loss(&forward).is_some() {
-        open.train = Some(args.train_options(&open.open.graph, &open.open.candidates)?);
+        let train = args.train_options(&open.open.graph, &open.open.candidates)?;
+        tell_unreached(&compiler::dynamic::unreached(&open.open, &train), global);
+        open.train = Some(train);
     }
     let request = open.request(&model.name, &model.costs.profile, &no_hash);
     model.parts = buckets::parts(&request, &guards)?;
@@ -330,12 +344,12 @@ fn load_buckets(args: &ModelArgs, global: Global, bounds: &[(String, Vec<i64>)])
 }
 
 /// A model that is walked at every step.
-fn load_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
+fn load_open(args: &ModelArgs, global: Global, reason: String, sizes: bool) -> Result<Model, CliError> {
     note(global.quiet, format!("dynamic, made anew at every step: {reason}"));
-    read_open(args, global, reason)
+    read_open(args, global, reason, sizes)
 }
 
-fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, CliError> {
+fn read_open(args: &ModelArgs, global: Global, reason: String, sizes: bool) -> Result<Model, CliError> {
     let options = args.import_options(!args.inference);
     let mut open = import::import_open(&args.model, &options)?;
     if args.rewrites != Rewrites::Exact || args.explain_rewrites {
@@ -357,6 +371,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
     }
     if trains {
         compiler::dynamic::check(&open, &train).map_err(CompileError::from)?;
+        tell_unreached(&compiler::dynamic::unreached(&open, &train), global);
         tell_halves(&open.graph, &open.candidates, global.quiet);
     }
     let evaluate =
@@ -375,6 +390,7 @@ fn read_open(args: &ModelArgs, global: Global, reason: String) -> Result<Model, 
             with_inference: args.with_inference,
             evaluate,
             reason,
+            waits_for_sizes: sizes,
         }),
     })
 }
@@ -393,7 +409,9 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
     }
     let imported = import::import(&args.model, &args.import_options(!args.inference));
     let mut imported = match imported {
-        Err(e) if e.is_open() && !args.strict_static => return load_open(args, global, e.reason()),
+        Err(e) if e.is_open() && !args.strict_static => {
+            return load_open(args, global, e.reason(), e.hint_of_dims().is_some());
+        }
         Err(e) if e.is_open() && args.only_static => {
             return Err(needs_static(args, e.hint_of_dims(), &e.reason()));
         }
@@ -407,7 +425,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         if args.strict_static {
             return Err(CliError::bad_input(format!("{}: {reason}", args.model.display())));
         }
-        return load_open(args, global, reason);
+        return load_open(args, global, reason, true);
     }
     tell(&imported.remarks, global);
     if imported.unused_initializers > 0 {
@@ -458,12 +476,7 @@ pub fn load_any(args: &ModelArgs, global: Global) -> Result<Model, CliError> {
         tell_measured(path, &costs, &programs.graphs, global);
     }
     let unreached = programs.unreached;
-    if let Some(first) = unreached.first() {
-        note(
-            global.quiet,
-            format!("the loss does not reach {} trainable tensors, {first:?} first", unreached.len()),
-        );
-    }
+    tell_unreached(&unreached, global);
     let unread: Vec<String> = unread_inputs(&imported.graph, &programs.graphs);
     if !unread.is_empty() {
         note(global.quiet, format!("inputs that nothing reads are left out: {}", unread.join(", ")));

@@ -468,3 +468,96 @@ fn a_loop_that_ends_by_its_trip_count_at_the_latest_may_take_long_in_a_small_poo
         refused.fails(65, &["still going on after 131072 nodes", way_out]);
     }
 }
+
+/// A body that collects what a branch on data makes: no walk of it tells the shape, the file does.
+fn collects(loops: &str, inner: Vec<onnx_protobuf::NodeProto>) -> onnx_protobuf::NodeProto {
+    let side = |name: &str, op: &str| {
+        body(name, graph("", vec![node(op, "a", op, vec![])], &format!("{op}[N,3]"), vec![]))
+    };
+    let mut nodes = inner;
+    nodes.extend([
+        node("Identity", "g2", "go2", vec![]),
+        node("ReduceSum", "a", "sum", vec![int("keepdims", 0)]),
+        node("Greater", "sum zero", "positive", vec![]),
+        node("If", "positive", "row", vec![side("then_branch", "Tanh"), side("else_branch", "Sin")]),
+    ]);
+    let (given, carried, out) = match loops.split_once("_ ") {
+        Some((_, carried)) if !carried.is_empty() => (" k[N,3]", " a[N,3]", "last rows"),
+        _ => ("", "", "rows"),
+    };
+    let inner = graph(
+        &format!("j:int64[] g2:bool[]{given}"),
+        nodes,
+        &format!("go2:bool[]{carried} row[N,3]"),
+        vec![],
+    );
+    node("Loop", loops, out, vec![body("body", inner)])
+}
+
+#[test]
+fn the_files_word_on_what_was_never_collected_holds_for_sizes_that_are_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut nodes = vec![
+        collects("m _ x", vec![node("MatMul", "k w", "a", vec![])]),
+        node("ReduceSum", "rows zeroth", "total", vec![int("keepdims", 0)]),
+        node("MatMul", "last w", "u", vec![]),
+        node("Add", "total u", "y", vec![]),
+    ];
+    nodes.extend(mean_square("y"));
+    let weights = vec![
+        weight("w", &[3, 3], &floats(9, 1)),
+        weight("zero", &[], &[0.0]),
+        support::onnx::numbers("zeroth", &[1], &[0]),
+    ];
+    let model = write(dir.path(), "never.onnx", 17, graph("x[N,3] m:int64[]", nodes, "loss[]", weights));
+    let x = floats(12, 2);
+    for trips in [0, 2] {
+        let data = arrays(&dir.path().join("data.npz"), &[("x", &[4, 3], &x)], &[("m", &[], &[trips])]);
+        let trained = |sizes: &[&str]| {
+            let fixed = ["train", &model, "--data", &data, "--budget", "1M", "--steps", "2", "--json"];
+            dtrc(&[&fixed[..], sizes].concat()).ok().losses()
+        };
+        let open = trained(&[]);
+        assert_eq!(open.len(), 2);
+        for sizes in [["--dim", "N=4"], ["--dim", "N<=4"], ["--dim", "N=2,4"], ["--batch", "4"]] {
+            assert_eq!(trained(&sizes), open, "{trips} iterations, {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_never_collected_waits_for_open_sizes() {
+    let dir = tempfile::tempdir().unwrap();
+    // The inner loop runs as often as the outer one has: never at first, which is known without a batch. Its extents are not.
+    let model = |rows: &str| {
+        let outer = graph(
+            &format!("i:int64[] g:bool[] h[{rows},3]"),
+            vec![
+                node("Identity", "g", "go", vec![]),
+                collects("i _ ", vec![node("MatMul", "h w", "a", vec![])]),
+                node("ReduceSum", "rows zeroth", "total", vec![int("keepdims", 0)]),
+                node("MatMul", "h w", "u", vec![]),
+                node("Add", "total u", "n", vec![]),
+            ],
+            &format!("go:bool[] n[{rows},3]"),
+            vec![],
+        );
+        let mut nodes = vec![node("Loop", "two _ x", "y", vec![body("body", outer)])];
+        nodes.extend(mean_square("y"));
+        let weights = vec![
+            weight("w", &[3, 3], &floats(9, 1)),
+            weight("zero", &[], &[0.0]),
+            support::onnx::numbers("two", &[], &[2]),
+            support::onnx::numbers("zeroth", &[1], &[0]),
+        ];
+        write(dir.path(), "waits.onnx", 17, graph(&format!("x[{rows},3]"), nodes, "loss[]", weights))
+    };
+    let x = floats(12, 2);
+    let data = arrays(&dir.path().join("data.npz"), &[("x", &[4, 3], &x)], &[]);
+    let bound =
+        run(&model("N"), &data, &["--dim", "N=4", "--loss", "output:loss", "--lr", "1", "--state"]).get("w");
+    assert_eq!(step(&model("N"), &data).get("w").bytes(), bound.bytes());
+    // A name that no input has never gets a size.
+    let text = dtrc(&["run", &model("K"), "--data", &data, "--budget", "1M"]);
+    assert_eq!(text.code, 65, "{}", text.stderr);
+}

@@ -189,3 +189,50 @@ fn whole_numbers_are_read_where_floats_are_taken() {
     let bad = [("x", DType::F32, &[32, 32][..], x(2)), ("target", DType::F32, &[32], half)];
     train(&file(dir.path(), "bad.npz", &bad), &[]).fails(65, &["elements are f32", "takes i64"]);
 }
+
+#[test]
+fn rows_are_cut_beside_open_sizes() {
+    use support::onnx::{graph, int, node, weight, write};
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = vec![
+        node("MatMul", "x w", "y", vec![]),
+        node("ReduceMean", "y", "mean", vec![int("keepdims", 0), support::onnx::ints("axes", &[1])]),
+        node("ReduceSum", "z", "sum", vec![int("keepdims", 1)]),
+        node("Add", "mean sum", "scores", vec![]),
+    ];
+    let weights = vec![weight("w", &[3, 5], &floats(15, 1))];
+    let model = write(dir.path(), "open.onnx", 12, graph("x[N,T,3] z[N,M]", nodes, "scores[N,5]", weights));
+    let bytes =
+        |n: usize, seed: u64| floats(n, seed).iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let data = |name: &str, batches: &[u64]| {
+        let shape = |rest: &[u64]| [batches, rest].concat();
+        let rows = batches.iter().product::<u64>() as usize;
+        let arrays: [Array<'_>; 3] = [
+            ("x", DType::F32, &shape(&[7, 3]), bytes(rows * 21, 2)),
+            ("z", DType::F32, &shape(&[2]), bytes(rows * 2, 3)),
+            (
+                "target",
+                DType::I64,
+                &shape(&[]),
+                ints(&(0..rows as i64).map(|i| i * 3 % 5).collect::<Vec<_>>()),
+            ),
+        ];
+        file(dir.path(), name, &arrays)
+    };
+    let losses = |data: &str, more: &[&str]| {
+        let fixed = ["--json", "train", &model, "--budget", "1M", "--loss", "cross-entropy", "--data", data];
+        dtrc(&[&fixed, more].concat()).ok()
+    };
+    let apart = losses(&data("apart.npz", &[3, 4]), &["--batch", "4"]).losses();
+    assert_eq!(apart.len(), 3);
+    // The file of 14 rows has the same twelve in front, and two that fill no batch.
+    for rows in [12, 14] {
+        let cut = losses(&data("rows.npz", &[rows]), &["--batch", "4"]);
+        assert_eq!(cut.losses().len(), 3, "{rows} rows");
+        assert_eq!(cut.stderr.contains("the last 2 of 14 rows"), rows == 14, "{}", cut.stderr);
+    }
+    assert_eq!(losses(&data("rows.npz", &[12]), &["--batch", "4"]).losses(), apart);
+    let short = ["train", &model, "--budget", "1M", "--loss", "cross-entropy", "--batch", "4", "--data"];
+    let three = data("three.npz", &[3]);
+    dtrc(&[&short[..], &[&three]].concat()).fails(65, &["[3, 7, 3]", "does not fit"]);
+}

@@ -272,3 +272,143 @@ fn bounds_size_the_pool_of_what_data_decide() {
         assert!(given > large && !noted.contains("ways"), "{name}: {given}: {noted}");
     }
 }
+
+/// A file of arrays of floats and of integers.
+fn arrays(
+    dir: &std::path::Path,
+    floats: &[(&str, &[u64], &[f32])],
+    ints: &[(&str, &[u64], &[i64])],
+) -> String {
+    use graph::DType;
+    let path = dir.join("arrays.npz");
+    let bytes: Vec<Vec<u8>> =
+        floats.iter().map(|(.., v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let numbers: Vec<Vec<u8>> =
+        ints.iter().map(|(.., v)| v.iter().flat_map(|v| v.to_le_bytes()).collect()).collect();
+    let floats = floats.iter().zip(&bytes).map(|((n, s, _), b)| (*n, DType::F32, *s, b.as_slice()));
+    let ints = ints.iter().zip(&numbers).map(|((n, s, _), b)| (*n, DType::I64, *s, b.as_slice()));
+    runtime::data::npz::write(std::fs::File::create(&path).unwrap(), floats.chain(ints)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn what_no_gradient_reaches_is_said_whether_data_decide_or_not() {
+    use support::onnx::{graph, int, node, weight, write};
+    let dir = tempfile::tempdir().unwrap();
+    // The bound of a Range, what a branch is chosen by, and what is rounded; `w` is in a product.
+    let made = |dynamic: bool| {
+        let side = |name: &str, op: &str| {
+            support::onnx::body(
+                name,
+                graph("", vec![node(op, "p", op, vec![])], &format!("{op}[N,2]"), vec![]),
+            )
+        };
+        let mut nodes = vec![
+            node("MatMul", "x w", "p", vec![]),
+            node("MatMul", "r r", "rounded", vec![]),
+            node("Floor", "rounded", "floor", vec![]),
+        ];
+        if dynamic {
+            nodes.extend([
+                node("MatMul", "u u", "limit", vec![]),
+                node("Range", "zero limit one", "range", vec![]),
+                node("ReduceSum", "range", "sum", vec![int("keepdims", 0)]),
+                node("MatMul", "c c", "chosen", vec![]),
+                node("Greater", "chosen one", "positive", vec![]),
+                node("If", "positive", "y", vec![side("then_branch", "Tanh"), side("else_branch", "Sin")]),
+                node("Mul", "y sum", "q", vec![]),
+            ]);
+        } else {
+            nodes.push(node("Tanh", "p", "q", vec![]));
+        }
+        nodes.extend([
+            node("Add", "q floor", "o", vec![]),
+            node("Mul", "o o", "square", vec![]),
+            node("ReduceMean", "square", "loss", vec![int("keepdims", 0)]),
+        ]);
+        let v = |name: &str| weight(name, &[2], &[1.0, 1.5]);
+        let weights = vec![
+            weight("w", &[2, 2], &[0.1, 0.2, 0.3, 0.4]),
+            v("u"),
+            v("c"),
+            v("r"),
+            weight("zero", &[], &[0.0]),
+            weight("one", &[], &[1.0]),
+        ];
+        write(dir.path(), "reached.onnx", 12, graph("x[N,2]", nodes, "loss[]", weights))
+    };
+    let data = arrays(dir.path(), &[("x", &[3, 2], &[0.5; 6])], &[]);
+    let told = |dynamic: bool, more: &[&str]| {
+        let model = made(dynamic);
+        dtrc(&[&["train", &model, "--data", &data, "--budget", "1M", "--steps", "1"], more].concat())
+            .ok()
+            .stderr
+    };
+    let alone = ["--train", "w", "--train", "r"];
+    for (dynamic, sizes) in
+        [(true, &[][..]), (true, &["--dim", "N=3"]), (false, &["--dim", "N=3"]), (false, &[])]
+    {
+        let text = told(dynamic, &[&alone, sizes].concat());
+        let said = "the loss does not depend on trainable tensor \"r\" by any differentiable way";
+        assert_eq!(text.matches(said).count(), 1, "{text}");
+        assert!(!told(dynamic, &[&["--train", "w"], sizes].concat()).contains("differentiable way"));
+    }
+    let all = told(true, &["--train", "w", "--train", "u", "--train", "c", "--train", "r"]);
+    assert!(all.contains("does not depend on 3 trainable tensors, "), "{all}");
+}
+
+#[test]
+fn nothing_resized_to_nothing_is_nothing() {
+    use support::onnx::{graph, node, write};
+    let dir = tempfile::tempdir().unwrap();
+    let resize = node("Resize", "x _ _ s", "y", vec![]);
+    let model =
+        write(dir.path(), "resize.onnx", 17, graph("x[1,1,H,W] s:int64[4]", vec![resize], "y", vec![]));
+    let out = dir.path().join("out.npz").display().to_string();
+    let run = |height: i64, rows: u64| {
+        let x = vec![1.0; 4 * rows as usize];
+        let data = arrays(dir.path(), &[("x", &[1, 1, rows, 4], &x)], &[("s", &[4], &[1, 1, height, 3])]);
+        dtrc(&["run", &model, "--data", &data, "--budget", "1M", "--inference", "-o", &out])
+    };
+    run(0, 0).ok();
+    let mut made = runtime::data::npz::Npz::open(std::path::Path::new(&out)).unwrap();
+    assert_eq!(made.read("y").unwrap().shape(), [1, 1, 0, 3]);
+    run(2, 0).fails(65, &["axis 2 is empty", "2 elements"]);
+    run(2, 1).ok();
+}
+
+#[test]
+fn where_data_decide_no_size_is_asked_for() {
+    use support::onnx::{body, graph, int, node, weight, write};
+    let dir = tempfile::tempdir().unwrap();
+    let side = |name: &str, op: &str| body(name, graph("", vec![node(op, "p", op, vec![])], op, vec![]));
+    let nodes = vec![
+        node("MatMul", "x w", "p", vec![]),
+        node("ReduceSum", "p", "sum", vec![int("keepdims", 0)]),
+        node("Greater", "sum zero", "positive", vec![]),
+        node("If", "positive", "y", vec![side("then_branch", "Tanh"), side("else_branch", "Sin")]),
+        node("ReduceMean", "y", "loss", vec![int("keepdims", 0)]),
+    ];
+    let weights = || vec![weight("w", &[2, 2], &[0.1, 0.2, 0.3, 0.4]), weight("zero", &[], &[0.0])];
+    let decided = write(dir.path(), "decided.onnx", 12, graph("x[N,2]", nodes, "loss[]", weights()));
+    let nodes =
+        vec![node("MatMul", "x w", "p", vec![]), node("ReduceMean", "p", "loss", vec![int("keepdims", 0)])];
+    let sized = write(dir.path(), "sized.onnx", 12, graph("x[N,2]", nodes, "loss[]", weights()));
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let emit = |model: &str, more: &[&str]| {
+        let (plan, onnx) = (file("plan.dtrc"), file("step.onnx"));
+        dtrc(&[&["compile", model, "--budget", "1M", "-o", &plan, "--emit-onnx", &onnx], more].concat())
+    };
+    for sizes in [&[][..], &["--dim", "N=3"], &["--dim", "N<=3"]] {
+        let refused = emit(&decided, sizes);
+        refused.fails(64, &["--emit-onnx", "whatever is bound", "the condition"]);
+        assert!(!refused.stderr.contains("--dim NAME=N"), "{}", refused.stderr);
+    }
+    emit(&sized, &[]).fails(64, &["--emit-onnx", "bind its sizes with --dim NAME=N"]);
+    emit(&sized, &["--dim", "N=3"]).ok();
+    // A budget in bytes is there; what is compared with it is not.
+    let data = arrays(dir.path(), &[("x", &[3, 2], &[0.5; 6])], &[]);
+    let refused = dtrc(&["train", &decided, "--data", &data, "--budget", "1M", "--steps", "1", "--compare"]);
+    refused.fails(64, &["--compare", "keep-all", "--dynamic-pool"]);
+    assert!(!refused.stderr.contains("in bytes"), "{}", refused.stderr);
+}

@@ -167,6 +167,14 @@ impl<'g> Builder<'g> {
         }
     }
 
+    /// Gives a value another name, so that its own is free.
+    pub fn displace(&mut self, v: ValueId) {
+        let old = self.graph.value(v).name.clone();
+        let name = self.unique(&old);
+        self.graph.values[v.index()].name = name;
+        self.names.remove(&old);
+    }
+
     /// Renames a node; if the name is taken, a number is added.
     pub fn rename_node(&mut self, n: NodeId, name: &str) {
         if &*self.graph.node(n).name != name {

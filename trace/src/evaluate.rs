@@ -2,11 +2,11 @@
 //!
 //! They are computed in the plan's arena and only sums leave it: the scores of a language model are larger than its parameters.
 
-use crate::train::{TrainError, TrainOptions, attach_loss};
+use crate::train::{Names, TrainError, TrainOptions, attach_loss};
 use graph::{Attrs, DType, Graph, Literal, NodeId, ValueId};
 use ops::{Builder, OpError};
 
-/// Name of the output with the loss of a batch.
+/// Name of the output with the loss of a batch; it and the others' are numbered where the model has them: [`crate::train::is_named`].
 pub const LOSS: &str = "eval/loss";
 /// Name of the output with the number of rows that are classified right (i64).
 pub const CORRECT: &str = "eval/correct";
@@ -23,10 +23,11 @@ pub const COUNTED: &str = "eval/counted";
 /// There is no loss; or no class labels, and accuracy is asked for.
 pub fn evaluation(infer: &Graph, options: &TrainOptions, accuracy: bool) -> Result<Graph, TrainError> {
     let mut graph = infer.clone();
+    let names = Names::of_graphs([infer]);
     let mut b = Builder::new(&mut graph);
     let loss = attach_loss(&mut b, options)?;
     if b.graph().producer(loss).is_some() {
-        b.rename(loss, LOSS);
+        b.rename(loss, &names.state(LOSS));
     }
     let mut outputs = vec![loss];
     b.set_scope("eval");
@@ -34,10 +35,11 @@ pub fn evaluation(infer: &Graph, options: &TrainOptions, accuracy: bool) -> Resu
     match class_loss(b.graph(), loss) {
         Some((node, alone)) => {
             let (correct, counted) = count(&mut b, node, accuracy).map_err(wrap)?;
-            b.rename(counted, if alone && is_plain_mean(b.graph(), node) { ROWS } else { COUNTED });
+            let name = if alone && is_plain_mean(b.graph(), node) { ROWS } else { COUNTED };
+            b.rename(counted, &names.state(name));
             outputs.push(counted);
             if let Some(correct) = correct {
-                b.rename(correct, CORRECT);
+                b.rename(correct, &names.state(CORRECT));
                 outputs.push(correct);
             }
         }

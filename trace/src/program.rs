@@ -6,7 +6,7 @@ use crate::{
     evaluate::evaluation,
     precision,
     source::SourceTensor,
-    train::{TrainError, training_step, training_step_of_run},
+    train::{Names, TrainError, training_step_of, training_step_of_run},
     walk::{Options, walk},
 };
 use graph::{Bindings, Graph, Init, Input, InputRole, Literal, State, StateId, StateKind, ValueDef, ValueId};
@@ -50,13 +50,13 @@ impl Recipe {
                 forward.add_state(name.clone(), ty.clone(), StateKind::Frozen, Init::Weight(name.clone()));
             }
         }
-        Ok(training_step_of_run(&forward, train, kind)?.graph)
+        Ok(training_step_of_run(&forward, train, kind, &Names::of_source(&self.source))?.graph)
     }
 
     /// The graph of a program from the model's: its training step, what evaluation tells, or its outputs.
     pub fn program(&self, kind: ProgramKind, forward: &Graph) -> Result<Graph, TrainError> {
         if let Some(train) = &self.train {
-            return Ok(training_step(forward, train, kind, false)?.graph);
+            return Ok(training_step_of(forward, train, kind, &Names::of_source(&self.source))?.graph);
         }
         let mut g = match &self.evaluate {
             Some((options, accuracy)) => {

@@ -3,12 +3,16 @@
 //! Every commit takes a guard, the finiteness of the loss, so that a step whose loss is NaN or infinite leaves the state as it was; for
 //! the same reason nothing is committed before the last operation that may refuse its data.
 
+mod names;
 mod scaling;
 mod statistics;
+mod updates;
 
+pub use names::{GRADIENT, LOSS_SUM, Names, PENDING, is_named};
 use scaling::Scaling;
 pub use scaling::{GOOD, SCALE, SKIPPED, initial_scale};
-pub use statistics::pending_of;
+use updates::Updates;
+pub use updates::{UPDATES, updates_type};
 
 use crate::precision::{self, Amp};
 
@@ -171,6 +175,11 @@ impl Optimizer {
             Optimizer::Adam { .. } => &["m", "v"],
         }
     }
+
+    /// Whether it reads how many updates there were.
+    pub fn counts(&self) -> bool {
+        matches!(self, Optimizer::Adam { .. })
+    }
 }
 
 /// Whether the model has a loss without being told: `Some(name)` of its only scalar floating-point output.
@@ -196,14 +205,26 @@ pub fn with_loss(forward: &Graph, options: &TrainOptions) -> Result<(Graph, Stri
     Ok((graph.pruned(), name))
 }
 
-/// Builds the training step over a forward graph. With `keep_gradients` the gradients are outputs as well and nothing is updated.
+/// Builds the training step over a forward graph that is all of a model. With `keep_gradients` the gradients are outputs as well and nothing
+/// is updated.
 pub fn training_step(
     forward: &Graph,
     options: &TrainOptions,
     kind: ProgramKind,
     keep_gradients: bool,
 ) -> Result<TrainingStep, TrainError> {
-    step(forward, options, kind, keep_gradients, false)
+    step(forward, options, kind, &Names::of_graphs([forward]), keep_gradients, false)
+}
+
+/// As [`training_step`], over a forward graph that is part of a model, or made from one: of several programs over one state, all that know
+/// the model's `names` agree on the names of the states they add.
+pub fn training_step_of(
+    forward: &Graph,
+    options: &TrainOptions,
+    kind: ProgramKind,
+    names: &Names<'_>,
+) -> Result<TrainingStep, TrainError> {
+    step(forward, options, kind, names, false, false)
 }
 
 /// The training step over the forward graph of one run of a program whose way the data decide. A parameter that this run does not reach has
@@ -212,14 +233,16 @@ pub fn training_step_of_run(
     forward: &Graph,
     options: &TrainOptions,
     kind: ProgramKind,
+    names: &Names<'_>,
 ) -> Result<TrainingStep, TrainError> {
-    step(forward, options, kind, false, true)
+    step(forward, options, kind, names, false, true)
 }
 
 fn step(
     forward: &Graph,
     options: &TrainOptions,
     kind: ProgramKind,
+    names: &Names<'_>,
     keep_gradients: bool,
     is_run: bool,
 ) -> Result<TrainingStep, TrainError> {
@@ -256,7 +279,7 @@ fn step(
     let mut seed = b.constant(seed);
     let scaling = match options.amp {
         Some(amp) if amp.scales() => {
-            let scaling = Scaling::new(&mut b);
+            let scaling = Scaling::new(&mut b, names);
             seed = scaling.scaled(&mut b, seed).map_err(wrap)?;
             Some(scaling)
         }
@@ -287,14 +310,14 @@ fn step(
     } else {
         b.set_scope("step");
         let totals = match &scaling {
-            Some(_) if kind != ProgramKind::Micro => Some(totals(&mut b, kind, &pairs)?),
+            Some(_) if kind != ProgramKind::Micro => Some(totals(&mut b, kind, names, &pairs)?),
             _ => None,
         };
         let tested: Vec<ValueId> = totals.iter().flatten().map(|(_, g)| *g).collect();
         b.set_scope("step");
-        let ok = guard(&mut b, kind, loss, &tested).map_err(wrap)?;
-        statistics::guard(&mut b, kind, options.accumulate, ok)?;
-        update(&mut b, options, kind, &pairs, ok, scaling.as_ref().zip(totals.as_deref()))?;
+        let ok = guard(&mut b, kind, names, loss, &tested).map_err(wrap)?;
+        statistics::guard(&mut b, kind, names, options.accumulate, ok)?;
+        update(&mut b, options, kind, names, &pairs, ok, scaling.as_ref().zip(totals.as_deref()))?;
         if let Some(scaling) = scaling.filter(|_| kind != ProgramKind::Micro) {
             scaling.commit(&mut b, ok).map_err(wrap)?;
         }
@@ -317,14 +340,12 @@ fn step(
     Ok(TrainingStep { graph, unreached, gradients })
 }
 
-/// The state in which the parts of a step add up their losses: a float32 scalar, whatever the loss is.
-pub const LOSS_SUM: &str = "step/loss";
-
 /// Whether the step may be committed: its loss is finite, in every part of it, and so are the gradients in `tested`. Earlier parts leave the
 /// sum of their losses to the last one.
 fn guard(
     b: &mut Builder<'_>,
     kind: ProgramKind,
+    names: &Names<'_>,
     loss: ValueId,
     tested: &[ValueId],
 ) -> Result<ValueId, OpError> {
@@ -334,7 +355,7 @@ fn guard(
     }
     let loss = b.reshape(loss, &Shape::scalar())?;
     let loss = b.cast(loss, DType::F32)?;
-    let earlier = add_state(b, LOSS_SUM, loss, StateKind::Accumulator);
+    let earlier = add_state(b, &names.state(LOSS_SUM), loss, StateKind::Accumulator);
     if kind == ProgramKind::Micro {
         let sum = b.call("Accumulate", &[earlier, loss])?;
         set_output(b, earlier, sum);
@@ -455,6 +476,14 @@ pub fn label_taken(label: &str) -> OpError {
 }
 
 fn label_input(b: &mut Builder<'_>, options: &TrainOptions, ty: TensorType) -> Result<ValueId, OpError> {
+    // What the step itself reads yields to what the user names.
+    for role in [InputRole::Step, InputRole::Seed] {
+        if let Some(v) =
+            b.graph().input_with_role(role).filter(|v| *b.graph().value(*v).name == *options.label)
+        {
+            b.displace(v);
+        }
+    }
     let name = b.unique(&options.label);
     if *name != *options.label {
         return Err(label_taken(&options.label));
@@ -477,6 +506,7 @@ type Total = (Option<ValueId>, ValueId);
 fn totals(
     b: &mut Builder<'_>,
     kind: ProgramKind,
+    names: &Names<'_>,
     pairs: &[(ValueId, ValueId)],
 ) -> Result<Vec<Total>, TrainError> {
     let mut out = Vec::new();
@@ -487,7 +517,7 @@ fn totals(
         }
         let parameter = b.graph().value(*p).name.to_string();
         b.set_scope(format!("accumulate/{parameter}"));
-        let acc = add_state(b, &format!("{parameter}/grad"), *p, StateKind::Accumulator);
+        let acc = add_state(b, &names.memory(&parameter, GRADIENT), *p, StateKind::Accumulator);
         let sum = b.call("Add", &[acc, *g]).map_err(|error| TrainError::Update { parameter, error })?;
         out.push((Some(acc), sum));
     }
@@ -500,6 +530,7 @@ fn update(
     b: &mut Builder<'_>,
     options: &TrainOptions,
     kind: ProgramKind,
+    names: &Names<'_>,
     pairs: &[(ValueId, ValueId)],
     ok: ValueId,
     scaled: Option<(&Scaling, &[Total])>,
@@ -520,7 +551,7 @@ fn update(
             continue;
         }
         b.set_scope(format!("accumulate/{parameter}"));
-        let acc = add_state(b, &format!("{parameter}/grad"), *p, StateKind::Accumulator);
+        let acc = add_state(b, &names.memory(&parameter, GRADIENT), *p, StateKind::Accumulator);
         accumulators.push(acc);
         if kind == ProgramKind::Micro {
             let new = b.call("Accumulate", &[acc, *g, ok]).map_err(wrap)?;
@@ -539,15 +570,27 @@ fn update(
         None => inverse,
     };
     let lr = role_input(b, InputRole::LearningRate, "lr", DType::F32);
+    let updates = if options.optimizer.counts() {
+        let wrap = |error| TrainError::Update { parameter: "number of the update".to_owned(), error };
+        let step = role_input(b, InputRole::Step, "step", DType::I64);
+        let updates = Updates::new(b, names, step).map_err(wrap)?;
+        updates.commit(b, ok).map_err(wrap)?;
+        Some(updates)
+    } else {
+        None
+    };
     for (i, (p, _)) in pairs.iter().enumerate() {
         let parameter = name(b, *p);
         let wrap = |error| TrainError::Update { parameter: parameter.clone(), error };
         b.set_scope(format!("update/{parameter}"));
         let g = gradients[i];
+        let memory = |b: &mut Builder<'_>| -> Vec<ValueId> {
+            let all = options.optimizer.memory().iter().map(|what| names.memory(&parameter, what));
+            all.map(|name| add_state(b, &name, *p, StateKind::Optimizer)).collect()
+        };
         match &options.optimizer {
             Optimizer::Sgd { momentum, nesterov, weight_decay } => {
-                let buffer = (*momentum != 0.0)
-                    .then(|| add_state(b, &format!("{parameter}/momentum"), *p, StateKind::Optimizer));
+                let buffer = memory(b).first().copied();
                 let attrs = Attrs::new()
                     .with("momentum", *momentum)
                     .with("nesterov", *nesterov)
@@ -561,19 +604,16 @@ fn update(
                 }
             }
             Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
-                let mut step = role_input(b, InputRole::Step, "step", DType::I64);
-                if let Some((scaling, _)) = scaled {
-                    step = scaling.step(b, step).map_err(wrap)?;
-                }
-                let m = add_state(b, &format!("{parameter}/m"), *p, StateKind::Optimizer);
-                let v = add_state(b, &format!("{parameter}/v"), *p, StateKind::Optimizer);
+                let number = updates.as_ref().map(|u| u.number);
+                let all = memory(b);
+                let [m, v] = all[..] else { return Err(wrap(OpError::invalid("no memory"))) };
                 let attrs = Attrs::new()
                     .with("beta1", *beta1)
                     .with("beta2", *beta2)
                     .with("eps", *eps)
                     .with("weight_decay", *weight_decay)
                     .with("decoupled", *decoupled);
-                let args = [Some(*p), Some(g), Some(lr), Some(m), Some(v), Some(step), scale, Some(ok)];
+                let args = [Some(*p), Some(g), Some(lr), Some(m), Some(v), number, scale, Some(ok)];
                 let out = b.emit("Adam", attrs, &args).map_err(wrap)?;
                 for (state, new) in [*p, m, v].into_iter().zip(out) {
                     set_output(b, state, new);

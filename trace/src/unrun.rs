@@ -9,7 +9,11 @@ use crate::{
     error::{TraceError, TraceErrorKind},
     walk::{Item, Walk, at, wrong},
 };
-use graph::{Bindings, InputRole, Literal, TensorType, ValueId};
+use graph::{Bindings, Dim, InputRole, Literal, Symbol, TensorType, ValueId};
+use std::collections::BTreeSet;
+
+/// What is not known yet where sizes are open.
+const UNCOLLECTED: &str = "the shape of what no iteration collects";
 
 /// What a body that never runs would have read, in the order of its inputs.
 pub(crate) struct Unrun<'a> {
@@ -73,9 +77,26 @@ impl<'s> Walk<'s, '_, '_> {
             if let Some(types) = said(self.sizes) {
                 return Ok(types);
             }
+            if let Some(dims) = self.sizes_said(body, from) {
+                return Err(at(node, TraceErrorKind::Dynamic { what: UNCOLLECTED.to_owned(), dims }));
+            }
             let what = "no iteration ran, the file does not say the shape of what it would have collected, and its body does not tell";
             Err(wrong(node, format!("{what}: {e}")))
         })
+    }
+
+    /// The sizes of the program's inputs that the file's word on a body's outputs waits for; `None` if they alone do not settle it.
+    fn sizes_said(&self, body: &Body, from: usize) -> Option<Vec<String>> {
+        let open = |ty: &TensorType| -> Vec<Symbol> {
+            let all = ty.shape.0.iter().flat_map(Dim::symbols);
+            all.filter(|s| !self.sizes.contains_key(s)).collect()
+        };
+        let given: BTreeSet<Symbol> = self.source.inputs.iter().flat_map(|(_, ty)| open(ty)).collect();
+        let mut waits_for = BTreeSet::new();
+        for o in from..body.outputs.len() {
+            waits_for.extend(open(body.output_types.get(o)?.as_ref()?));
+        }
+        waits_for.is_subset(&given).then(|| waits_for.iter().map(ToString::to_string).collect())
     }
 
     fn body_types(
@@ -127,8 +148,7 @@ impl<'s> Walk<'s, '_, '_> {
     ) -> Result<ValueId, TraceError> {
         let Some(shape) = ty.shape.fixed() else {
             let dims = ty.shape.0.iter().flat_map(|d| d.symbols()).map(|s| s.to_string()).collect();
-            let what = "the shape of what no iteration collects".to_owned();
-            return Err(at(node, TraceErrorKind::Dynamic { what, dims }));
+            return Err(at(node, TraceErrorKind::Dynamic { what: UNCOLLECTED.to_owned(), dims }));
         };
         let mut shape: Vec<u64> = shape.into_iter().map(|d| d as u64).collect();
         for (axis, n) in extents {

@@ -10,9 +10,9 @@ use super::{
     tensor::{self, Tensor},
     weights::Weights,
 };
-use graph::{Graph, Init, InputRole, StateKind, TensorType, ValueDef, quote_name};
+use graph::{Bindings, Graph, Init, InputRole, StateKind, TensorType, ValueDef, quote_name};
 use std::collections::HashSet;
-use trace::{Limits, NoOracle, SourceTensor, TraceError, TraceErrorKind};
+use trace::{Body, Limits, NoOracle, SourceTensor, TraceError, TraceErrorKind};
 
 /// Most nodes of a graph with unrolled loops that is planned ahead of time.
 const MAX_NODES: usize = 10_000;
@@ -85,6 +85,7 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
         ty.shape = ty.shape.substitute(&bindings);
         graph.add_input(name.clone(), ty.clone(), InputRole::Data);
     }
+    bind(&mut source.body, &bindings);
     let mut candidates = Vec::new();
     for (name, tensor) in &source.tensors {
         let SourceTensor::State { ty, candidate, statistic, .. } = tensor else { continue };
@@ -99,6 +100,15 @@ pub fn open(model: Model, options: &Options) -> Result<Open, ImportError> {
     let remarks = remarks.chain(unread(&unread_inputs));
     let remarks = remarks.chain(constants(&trained_constants, options)).collect();
     Ok(Open { source, graph, weights, candidates, remarks })
+}
+
+/// Says in the types of bodies, too, which sizes are bound: the program has no other record of them.
+fn bind(body: &mut Body, bindings: &Bindings) {
+    for ty in body.output_types.iter_mut().flatten() {
+        ty.shape = ty.shape.substitute(bindings);
+    }
+    let inner = body.nodes.iter_mut().flat_map(|n| &mut n.bodies);
+    inner.for_each(|(_, b)| bind(b, bindings));
 }
 
 /// Tensors that nodes are or make, those in bodies included.

@@ -237,6 +237,9 @@ fn tell_beyond_memory(budget: u64, arena: u64, device: &DeviceArgs, global: Glob
     }
 }
 
+/// The error where a share of keep-all is asked for and nobody knows what keep-all takes.
+pub const NO_SHARE: &str = "no-share";
+
 /// The plan of a model that is walked at every step; it runs in any smaller budget, too.
 fn dynamic(
     model: &Model,
@@ -260,7 +263,7 @@ fn dynamic(
                 ", or bind its sizes (--dim NAME=N, NAME<=N) where they alone are open"
             }
         );
-        return Err(CliError::usage(what));
+        return Err(CliError { kind: NO_SHARE, ..CliError::usage(what) });
     };
     if budgets.len() > 1 {
         let what = "its program is made at every step and runs in any of the budgets: the plan has one of it, for the largest";
@@ -301,7 +304,16 @@ fn dynamic(
 /// Writes the model's step as ONNX: its first program, or of an accumulated step the last part there and the others' program beside it.
 fn emit_onnx(model: &Model, path: &Path, global: Global) -> Result<(), CliError> {
     let [first, rest @ ..] = &model.parts[..] else {
-        let what = "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: bind its sizes with --dim";
+        let way_out = match &model.open {
+            Some(open) if open.waits_for_sizes => "bind its sizes with --dim NAME=N".to_owned(),
+            open => {
+                let why = open.as_ref().map_or("", |o| &o.reason);
+                format!("there is none of it beforehand, whatever is bound: {why}")
+            }
+        };
+        let what = format!(
+            "--emit-onnx writes a program before it is planned, and this model's is made anew at every step: {way_out}"
+        );
         return Err(CliError::usage(what));
     };
     if model.bounds.is_some() {

@@ -7,7 +7,7 @@ mod steps;
 
 use crate::{
     cli::Global,
-    commands::compile::{check_writable, write_file},
+    commands::compile::{NO_SHARE, check_writable, write_file},
     error::CliError,
     files::{check_data, check_folder},
     picture::{self, Curve, Moment},
@@ -87,8 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
 
-    /// What to do when a loss is NaN or infinite. The state stays as before that step either way; --checkpoint gets it before training
-    /// stops.
+    /// What to do when a loss is NaN or infinite. The state stays as before that step either way, and it counts for no update of an
+    /// optimizer; --checkpoint gets it before training stops.
     #[arg(long, value_enum, default_value_t = OnNan::Stop)]
     on_nan: OnNan,
 
@@ -226,7 +226,15 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     let quiet = Global { quiet: true, json: false };
     note(global.quiet, "training at keep-all's budget first");
-    let (code, reference) = once(args, &keep_all, quiet, &signals)?;
+    let (code, reference) = once(args, &keep_all, quiet, &signals).map_err(|e| {
+        if e.kind != NO_SHARE {
+            return e;
+        }
+        let what = "--compare trains at keep-all's budget first, and what this model takes with everything kept is known only at run time";
+        let way_out = "train with two budgets or pools (--dynamic-pool) and compare what --save writes, or bind its sizes (--dim NAME=N) \
+                       where they alone are open";
+        CliError::usage(format!("{what}: {way_out}"))
+    })?;
     if code != 0 {
         return Ok(code);
     }

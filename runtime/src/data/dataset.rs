@@ -276,15 +276,20 @@ impl Part {
     }
 }
 
-/// Gives inputs of open sizes those of their arrays: an array of as many axes as the input is one batch, one more is an axis of batches.
+/// Gives inputs of open sizes those of their arrays: an array of as many axes as the input is one batch, one more is an axis of batches. Where
+/// the number of rows is fixed and other sizes are open, an array of more rows is cut.
 /// A label whose number of axes is open follows the others.
 fn close(found: &mut [(Wanted, Array)]) -> Result<(), DataError> {
     let mut sizes: BTreeMap<String, (u64, String)> = BTreeMap::new();
     let mut steps = false;
+    // Rows of a batch, and of the array that is cut.
+    let mut rows_cut = None;
     for (w, array) in found.iter_mut().filter(|(w, _)| !w.label || w.ty.shape.fixed().is_some()) {
         let given = &array.ty.shape;
         let rank = w.ty.shape.rank();
         steps |= given.len() == rank + 1;
+        let rows = rows_of(&w.ty).filter(|n| given.len() == rank && *n < given[0]);
+        rows_cut = rows.map(|n| (n, given[0])).or(rows_cut);
         if w.ty.shape.fixed().is_some() {
             continue;
         }
@@ -300,7 +305,11 @@ fn close(found: &mut [(Wanted, Array)]) -> Result<(), DataError> {
                 return Err(fail(what));
             }
         };
-        for (d, n) in w.ty.shape.0.iter().zip(batch) {
+        let mut batch = batch.to_vec();
+        if let (Some(rows), Some(n)) = (rows, batch.first_mut()) {
+            *n = rows;
+        }
+        for (d, n) in w.ty.shape.0.iter().zip(&batch) {
             let fits = match (d.as_symbol(), d.as_const()) {
                 (Some(s), _) => {
                     let (before, of) = sizes.entry(s.to_string()).or_insert((*n, w.name.clone()));
@@ -320,13 +329,25 @@ fn close(found: &mut [(Wanted, Array)]) -> Result<(), DataError> {
                 )));
             }
         }
-        w.ty.shape = batch.into();
+        w.ty.shape = batch.as_slice().into();
     }
     for (w, array) in found.iter_mut().filter(|(w, _)| w.ty.shape.fixed().is_none()) {
         let given = &array.ty.shape;
-        w.ty.shape = if steps && !given.is_empty() { given[1..].into() } else { given[..].into() };
+        let mut batch = if steps && !given.is_empty() { given[1..].to_vec() } else { given.to_vec() };
+        if let (false, Some((rows, of)), Some(n)) = (steps, rows_cut, batch.first_mut())
+            && *n == of
+        {
+            *n = rows;
+        }
+        w.ty.shape = batch.as_slice().into();
     }
     Ok(())
+}
+
+/// Rows of a batch, where their number is fixed and not 0.
+fn rows_of(ty: &TensorType) -> Option<u64> {
+    let rows = u64::try_from(ty.shape.0.first()?.as_const()?).ok()?;
+    (rows > 0).then_some(rows)
 }
 
 impl Column {

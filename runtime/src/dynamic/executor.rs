@@ -309,7 +309,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             ValueDef::Constant(l) => (Work::Host(HostBytes::Constant(l.clone())), None),
             ValueDef::Input(i) => {
                 let role = g.inputs[*i as usize].role;
-                let given = self.host.get(host_key(role, &value.name)).copied();
+                let given = self.host.get(&host_key(role, &value.name)).copied();
                 let what = || format!("{} is not given", value.ty);
                 let given = given
                     .ok_or_else(|| RuntimeError::Input { name: value.name.to_string(), what: what() })?;
@@ -754,16 +754,17 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     }
 }
 
-/// The key of an input's elements: its name, or what it is for.
-pub(crate) fn host_key(role: InputRole, name: &str) -> &str {
-    match role {
-        InputRole::Data | InputRole::Label => name,
-        InputRole::LearningRate => "(learning rate)",
-        InputRole::Step => "(step)",
-        InputRole::Seed => "(seed)",
+/// The key of an input's elements: its name, marked as one, or what it is for. A name may be any text, and is no such word for that.
+pub(crate) fn host_key(role: InputRole, name: &str) -> String {
+    let what = match role {
+        InputRole::Data | InputRole::Label => return format!("={name}"),
+        InputRole::LearningRate => "learning rate",
+        InputRole::Step => "step",
+        InputRole::Seed => "seed",
         // Graphs that run here have their constants inside.
-        InputRole::Constant => "(constant)",
-    }
+        InputRole::Constant => "constant",
+    };
+    what.to_owned()
 }
 
 pub(super) fn all_views(facts: &Facts, g: &Graph, n: NodeId) -> bool {

@@ -432,8 +432,8 @@ impl Scalars {
     /// The inputs' elements by [`host_key`].
     fn host<'a>(&'a self, inputs: &StepInputs<'a>) -> BTreeMap<String, &'a [u8]> {
         let mut host: BTreeMap<String, &[u8]> =
-            inputs.data.iter().map(|(n, b)| ((*n).to_owned(), *b)).collect();
-        let mut scalar = |role, bytes: &'a [u8]| host.insert(host_key(role, "").to_owned(), bytes);
+            inputs.data.iter().map(|(n, b)| (host_key(InputRole::Data, n), *b)).collect();
+        let mut scalar = |role, bytes: &'a [u8]| host.insert(host_key(role, ""), bytes);
         scalar(InputRole::LearningRate, &self.learning_rate);
         scalar(InputRole::Step, &self.step);
         scalar(InputRole::Seed, &self.seed);

@@ -79,7 +79,7 @@ impl DynamicProgram {
         let Origin::Recipe(recipe) = &self.origin else { return Err("it is static".to_owned()) };
         // Elements are never read: nothing runs on a device.
         let host: BTreeMap<String, &[u8]> =
-            self.inputs.iter().map(|(name, role, _)| (host_key(*role, name).to_owned(), &[][..])).collect();
+            self.inputs.iter().map(|(name, role, _)| (host_key(*role, name), &[][..])).collect();
         let (mut pool, mut least, mut ways, mut nodes) = (0, 0, 0, 0);
         let mut impossible = None;
         let mut answers: Option<Vec<bool>> = Some(Vec::new());

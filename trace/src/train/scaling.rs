@@ -2,9 +2,9 @@
 //!
 //! The seed of the backward program is multiplied by the scale, gradients by its inverse where they are used: exactly, as it is a power of
 //! two. A step whose gradients are not all finite changes nothing but the scale, which is halved; after 2,000 good ones in a row it is
-//! doubled. Steps that were skipped are counted, and do not count for what an optimizer corrects by the number of updates.
+//! doubled. Steps that were skipped are counted, for who looks on.
 
-use super::set_output;
+use super::{Names, set_output};
 use graph::{Attrs, DType, Init, Literal, Shape, StateKind, TensorType, ValueId};
 use ops::{Builder, OpError};
 
@@ -35,10 +35,10 @@ pub(super) struct Scaling {
 }
 
 impl Scaling {
-    pub(super) fn new(b: &mut Builder<'_>) -> Scaling {
+    pub(super) fn new(b: &mut Builder<'_>, names: &Names<'_>) -> Scaling {
         b.set_scope("amp/scale");
         let mut state = |name: &str, init: Init| {
-            let name = b.unique(name);
+            let name = b.unique(&names.state(name));
             let ty = TensorType { dtype: DType::F32, shape: Shape::scalar() };
             b.graph_mut().add_state(name, ty, StateKind::Optimizer, init)
         };
@@ -57,12 +57,6 @@ impl Scaling {
         b.set_scope("amp/inverse");
         let one = b.scalar(DType::F32, 1.0);
         b.call("Div", &[one, self.scale])
-    }
-
-    /// The number of the update, from the number of the step.
-    pub(super) fn step(&self, b: &mut Builder<'_>, step: ValueId) -> Result<ValueId, OpError> {
-        let skipped = b.cast(self.skipped, DType::I64)?;
-        b.call("Sub", &[step, skipped])
     }
 
     /// Commits the next scale and what is counted.

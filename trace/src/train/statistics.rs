@@ -7,20 +7,16 @@
 //! a state beside each statistic, `pending' = m pending + s batch` from zero, and the last part commits the lot under its guard:
 //! `running' = m^n running + m pending + s batch`, which is what n updates one after the other come to.
 
-use super::{TrainError, add_state, set_output};
+use super::{Names, PENDING, TrainError, add_state, set_output};
 use graph::{Attrs, NodeId, StateId, StateKind, ValueId};
 use ops::{Builder, OpError};
 use plan::ProgramKind;
-
-/// The state in which the parts of a step gather what they add to a running statistic.
-pub fn pending_of(statistic: &str) -> String {
-    format!("{statistic}/pending")
-}
 
 /// Makes the commits of running statistics wait for the guard `ok`, and moves them to the last of `parts`.
 pub(super) fn guard(
     b: &mut Builder<'_>,
     kind: ProgramKind,
+    names: &Names<'_>,
     parts: u32,
     ok: ValueId,
 ) -> Result<(), TrainError> {
@@ -52,7 +48,7 @@ pub(super) fn guard(
         let mut all_parts = in_step;
         if kind != ProgramKind::Train {
             b.set_scope(format!("accumulate/{name}"));
-            let of_parts = add_state(b, &pending_of(&name), old, StateKind::Accumulator);
+            let of_parts = add_state(b, &names.memory(&name, PENDING), old, StateKind::Accumulator);
             if kind == ProgramKind::Micro {
                 b.graph_mut().states[state.index()].output = None;
                 b.graph_mut().nodes[last.index()].inputs[0] = Some(of_parts);

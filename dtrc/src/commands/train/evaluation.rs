@@ -6,7 +6,10 @@ use crate::{
     model::Metric,
     session::{Ready, by_name, open_data},
 };
-use compiler::evaluate::{CORRECT, COUNTED, LOSS, ROWS};
+use compiler::{
+    evaluate::{CORRECT, COUNTED, LOSS, ROWS},
+    train::is_named,
+};
 use graph::{Literal, TensorType};
 use plan::ProgramKind;
 use runtime::{RunOptions, Session, StepInputs, data::dataset::Dataset};
@@ -56,7 +59,7 @@ impl Evaluation {
                 Metric::Loss => ("loss", LOSS),
                 Metric::Accuracy => ("accuracy", CORRECT),
             };
-            if !scalars.contains(&output) {
+            if !scalars.iter().any(|name| is_named(name, output)) {
                 let what = format!(
                     "the plan's inference program gives no {name}: compile it with --metric loss,accuracy"
                 );
@@ -91,7 +94,7 @@ impl Evaluation {
                 .iter()
                 .filter_map(|(name, ty, bytes)| Some((name.as_str(), scalar(ty, bytes)?)))
                 .collect();
-            let get = |name: &str| scalars.iter().find(|(n, _)| *n == name).map(|(_, x)| *x);
+            let get = |name: &str| scalars.iter().find(|(n, _)| is_named(n, name)).map(|(_, x)| *x);
             let rows = get(ROWS);
             for (name, sum, weight) in &mut sums {
                 let (value, w) = match (name.as_str(), get(LOSS), get(CORRECT)) {
@@ -111,10 +114,11 @@ impl Evaluation {
 
 /// What an output of the program is called where it is told.
 fn told(output: &str) -> Option<&str> {
+    let is = |name| is_named(output, name);
     match output {
-        LOSS => Some("loss"),
-        CORRECT => Some("accuracy"),
-        ROWS | COUNTED => None,
+        _ if is(LOSS) => Some("loss"),
+        _ if is(CORRECT) => Some("accuracy"),
+        _ if is(ROWS) || is(COUNTED) => None,
         other => Some(other),
     }
 }

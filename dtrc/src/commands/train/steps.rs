@@ -18,7 +18,7 @@ use crate::{
     session::by_name,
     units,
 };
-use compiler::train::{SCALE, SKIPPED};
+use compiler::train::{SCALE, SKIPPED, is_named};
 use graph::StateKind;
 use plan::{Plan, ProgramKind, StateEntry, hex};
 use runtime::{
@@ -455,7 +455,7 @@ impl Run<'_> {
 
 /// A state of loss scaling, if the plan scales. A parameter may have its name; then the step's own has another ending.
 pub fn state_of_scaling<'p>(plan: &'p Plan, name: &str) -> Option<&'p StateEntry> {
-    plan.state.iter().find(|s| s.kind == StateKind::Optimizer && s.name.starts_with(name))
+    plan.state.iter().find(|s| s.kind == StateKind::Optimizer && is_named(&s.name, name))
 }
 
 /// `   loss scale 32768, 3 steps skipped`.

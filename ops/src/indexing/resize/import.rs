@@ -118,8 +118,18 @@ fn emit(
             dim.as_const().ok_or_else(|| OpError::Dynamic(format!("the extent {dim} that is resized")))?;
         let (size, scale) = match &target {
             Target::Scales(s) => ((n as f64 * s[k]).floor(), s[k]),
+            // What is empty stays so, at no scale.
+            Target::Sizes(s, _) if n == 0 && s[k] == 0 => match roi {
+                None => continue,
+                Some(_) => (0.0, 1.0),
+            },
             Target::Sizes(s, _) => (s[k] as f64, s[k] as f64 / n as f64),
         };
+        if n == 0 && size != 0.0 {
+            return Err(OpError::invalid(format!(
+                "axis {a} is empty: it cannot be resized to {size} elements"
+            )));
+        }
         if !(size >= 0.0 && size < i64::MAX as f64 / 2.0) {
             return Err(OpError::invalid(format!("axis {a} would have {size} elements")));
         }
