@@ -398,3 +398,21 @@ fn the_largest_size_has_a_plan() {
     compile(n + 1).fails(2, &["too small"]);
     dtrc(&[&["estimate"][..], &fixed, &["--max", "batch"]].concat()).fails(64, &["--budget"]);
 }
+
+/// Positions of this model end at 64, whatever the memory.
+#[test]
+fn a_size_that_the_model_does_not_take_is_above_the_largest() {
+    let Some(model) = tests::data("models/small/bert.ts_loss.onnx") else { return };
+    let model = model.display().to_string();
+    let max = |dim: &str, bound: &str, budget: &str, format: &[&str]| {
+        let search = ["estimate", &model, "--max", dim, "--dim", bound, "--budget", budget];
+        dtrc(&[format, &search, &LIMIT].concat())
+    };
+    let o = max("seq", "batch=1", "300K", &["--json"]).ok().objects().pop().unwrap();
+    assert_eq!((&o["max"], &o["next"]["size"]), (&64.into(), &65.into()), "{o}");
+    assert!(o["next"]["reason"].as_str().unwrap().contains("65"), "{o}");
+    let text = max("seq", "batch=1", "300K", &[]).ok().stdout;
+    assert!(text.contains("seq = 65: the model does not take it: "), "{text}");
+    // No batch helps where the other size is wrong.
+    max("batch", "seq=65", "300K", &[]).fails(65, &["batch from 1 to ", "broadcast"]);
+}
