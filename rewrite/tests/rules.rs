@@ -145,7 +145,13 @@ fn gelu_inside(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
     vec![call(b, "Mul", &[g, x])]
 }
 
-/// Attention with its scores turned, masked twice, or scaled after their softmax.
+/// Probabilities, and 0 where they are NaN.
+fn guarded(b: &mut Builder<'_>, p: ValueId) -> ValueId {
+    let (nan, zero) = (call(b, "IsNaN", &[p]), number(b, 0.0));
+    call(b, "Where", &[nan, zero, p])
+}
+
+/// Attention with its scores turned, masked twice, or scaled or guarded after their softmax.
 fn attention_otherwise(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
     let softmax = |b: &mut Builder<'_>, s, axis: i64| b.op("Softmax", Attrs::new().with("axis", axis), &[s]);
     let [q, k, v] = [31, 33, 33].map(|rows| input(b, &[2, rows, 8]));
@@ -177,6 +183,19 @@ fn attention_otherwise(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
             s = masked(b, s, &[31, 33]);
             s = masked(b, s, &[2, 1, 33]);
         }
+        // Of some rows nothing is left.
+        7 => {
+            let (m, most) = (input(b, &[31, 1]), number(b, 0.5));
+            let less = call(b, "Less", &[most, m]);
+            let [zero, none] = [0.0, f64::NEG_INFINITY].map(|n| number(b, n));
+            let m = call(b, "Where", &[less, none, zero]);
+            s = call(b, "Add", &[s, m]);
+        }
+        8 => {
+            let (m, most, none) = (input(b, &[2, 31, 1]), number(b, 0.5), number(b, f64::NEG_INFINITY));
+            let less = call(b, "Less", &[m, most]);
+            s = call(b, "Where", &[less, s, none]);
+        }
         _ => {}
     }
     let p = match way {
@@ -190,7 +209,11 @@ fn attention_otherwise(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
         }
         _ => softmax(b, s, 2).unwrap(),
     };
-    let p = if way == 6 { call(b, "Mul", &[p, scale]) } else { p };
+    let p = match way {
+        6 => call(b, "Mul", &[p, scale]),
+        7 | 8 => guarded(b, p),
+        _ => p,
+    };
     vec![b.matmul(p, v, false, false).unwrap()]
 }
 
@@ -390,6 +413,8 @@ fn cases() -> Vec<Case> {
         c("attention", 4, attention_otherwise),
         c("attention", 5, attention_otherwise),
         c("attention", 6, attention_otherwise),
+        c("attention", 7, attention_otherwise),
+        c("attention", 8, attention_otherwise),
         c("attention-of-transposed", 0, attention),
         c("attention-transposed", 0, attention),
         c("nll-of-log-softmax", 0, nll),
@@ -515,6 +540,10 @@ fn times(b: &mut Builder<'_>, x: ValueId, by: f64) -> ValueId {
     call(b, "Mul", &[x, by])
 }
 
+fn cast(b: &mut Builder<'_>, x: ValueId, to: graph::DType) -> ValueId {
+    b.cast(x, to).unwrap()
+}
+
 /// x multiplied by two numbers.
 fn scaled_twice(b: &mut Builder<'_>, dtype: graph::DType, by: [f64; 2]) -> Vec<ValueId> {
     let ty = graph::TensorType::new(dtype, &[2usize, 3][..]);
@@ -573,6 +602,28 @@ fn what_is_nearly_a_pattern_is_told() {
                 times(b, s, 1e-25)
             };
             almost_attention(b, |_, s| s, behind)
+        }),
+        ("attention", "probabilities are f16 and cast to f32", |b, _| {
+            let between = |b: &mut Builder<'_>, s| cast(b, s, F16);
+            almost_attention(b, between, |b, p| cast(b, p, F32))
+        }),
+        ("attention", "probabilities are f64 and cast to f32", |b, _| {
+            let between = |b: &mut Builder<'_>, s| cast(b, s, F64);
+            almost_attention(b, between, |b, p| cast(b, p, F32))
+        }),
+        ("attention", "scores are f32 and cast to f64", |b, _| {
+            let [q, k, v] = [0; 3].map(|_| input(b, &[5, 4]));
+            let s = b.matmul(q, k, false, true).unwrap();
+            let (s, v) = (cast(b, s, F64), cast(b, v, F64));
+            let p = b.op("Softmax", Attrs::new().with("axis", 1), &[s]).unwrap();
+            vec![b.matmul(p, v, false, false).unwrap()]
+        }),
+        ("attention", "a mask is larger than the scores", |b, _| {
+            let [q, k, v, m] = [1, 5, 5, 5].map(|rows| input(b, &[rows, 5]));
+            let s = b.matmul(q, k, false, true).unwrap();
+            let s = call(b, "Add", &[m, s]);
+            let p = b.op("Softmax", Attrs::new().with("axis", 1), &[s]).unwrap();
+            vec![b.matmul(p, v, false, false).unwrap()]
         }),
         ("gelu", "erf(0.90000·x)", |b, _| {
             let x = input(b, &[4, 9]);

@@ -46,7 +46,7 @@ fn attention(s: &mut Space<'_>, site: &Site) -> Found {
     if s.attrs(&found.softmax).int("axis") != Ok(keys) {
         return Err(Miss("the softmax is not along the keys".to_owned()));
     }
-    let by = found.by;
+    let (by, guarded) = (found.by, found.guarded);
     let Some(found) = scores(s, inner, is_turned)? else { return none() };
     let v = if tb { turned(s, values)? } else { values };
     let (dq, dk, dv) = (s.dims(found.q), s.dims(found.k), s.dims(v));
@@ -65,6 +65,7 @@ fn attention(s: &mut Space<'_>, site: &Site) -> Found {
         Some(fill) => attrs.with("fill", fill),
         None => attrs,
     };
+    let attrs = if guarded { attrs.with("guarded", 1) } else { attrs };
     let args: Vec<Id> = [found.q, found.k, v].into_iter().chain(found.mask).collect();
     let y = s.call("Attention", attrs, &args)?;
     if by == 1.0 {

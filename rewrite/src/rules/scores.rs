@@ -7,7 +7,7 @@ use crate::{
     term::{Head, Term},
 };
 use egg::Id;
-use graph::Attrs;
+use graph::{Attrs, DType};
 
 /// What a Where puts in the place of scores is at most this if it stands for minus infinity.
 const MASKED: f64 = -1e4;
@@ -29,6 +29,8 @@ pub(super) struct Probabilities {
     pub(super) softmax: Site,
     pub(super) turned: bool,
     pub(super) by: f64,
+    /// Those that are NaN count as 0.
+    pub(super) guarded: bool,
 }
 
 /// `p` as a softmax, through scales and transposes.
@@ -38,7 +40,7 @@ pub(super) fn probabilities(s: &Space<'_>, p: Id) -> Result<Option<Probabilities
 
 fn behind(s: &Space<'_>, p: Id, depth: u32) -> Result<Option<Probabilities>, Miss> {
     if let Some(softmax) = s.first(p, "Softmax") {
-        return Ok(Some(Probabilities { softmax, turned: false, by: 1.0 }));
+        return Ok(Some(Probabilities { softmax, turned: false, by: 1.0, guarded: false }));
     }
     if depth == 0 {
         return Ok(None);
@@ -58,14 +60,28 @@ fn behind(s: &Space<'_>, p: Id, depth: u32) -> Result<Option<Probabilities>, Mis
     if s.terms(p).iter().any(|t| is_dropout_of_softmax(s, t)) {
         return Err(Miss("dropout stands between softmax and product".to_owned()));
     }
+    for cast in s.made(p, "Cast") {
+        if let Some(x) = arg(&cast, 0)
+            && behind(s, x, depth - 1)?.is_some()
+        {
+            return Err(Miss(format!("probabilities are {} and cast to {}", s.ty(x).dtype, s.ty(p).dtype)));
+        }
+    }
     for pick in s.made(p, "Where") {
         for (i, other) in [(1, 2), (2, 1)] {
             let (Some(x), Some(number)) = (arg(&pick, i), arg(&pick, other).and_then(|n| s.number(n))) else {
                 continue;
             };
-            if behind(s, x, depth - 1)?.is_some() {
-                return Err(Miss(format!("probabilities are replaced by {number} behind the softmax")));
+            let Some(mut found) = behind(s, x, depth - 1)? else { continue };
+            let nan = arg(&pick, 0).is_some_and(|t| {
+                s.made(t, "IsNaN").iter().any(|n| arg(n, 0).is_some_and(|of| s.same(of, x)))
+            });
+            // So PyTorch is exported where a boolean mask may leave nothing of a row.
+            if nan && number == 0.0 && i == 2 {
+                found.guarded = true;
+                return Ok(Some(found));
             }
+            return Err(Miss(format!("probabilities are replaced by {number} behind the softmax")));
         }
     }
     Ok(None)
@@ -110,6 +126,7 @@ fn split(s: &mut Space<'_>, v: Id, depth: u32) -> Result<Option<Scores>, Miss> {
     for step in steps(s, v) {
         let inner = match step {
             Step::Scaled(x, _) | Step::Turned(x) | Step::Added(x, _) | Step::Picked { x, .. } => x,
+            Step::Cast(x, _) | Step::Spread(x) => x,
         };
         let found = match split(s, inner, depth - 1) {
             Ok(Some(found)) => through(s, found, step),
@@ -129,6 +146,10 @@ enum Step {
     Scaled(Id, f64),
     Turned(Id),
     Added(Id, Id),
+    /// To this type.
+    Cast(Id, DType),
+    /// A mask has more axes or longer ones than the scores.
+    Spread(Id),
     /// Scores `x` are kept where `test` is what `keeps` says, and are a number elsewhere.
     Picked {
         x: Id,
@@ -143,8 +164,8 @@ fn steps(s: &Space<'_>, v: Id) -> Vec<Step> {
     out.extend(turned_of(s, v).map(Step::Turned));
     for add in s.made(v, "Add") {
         let (Some(a), Some(b)) = (arg(&add, 0), arg(&add, 1)) else { continue };
-        let ways = [(a, b), (b, a)].into_iter().filter(|(x, _)| s.ty(*x) == s.ty(v));
-        out.extend(ways.map(|(x, mask)| Step::Added(x, mask)));
+        let same = |x| s.ty(x) == s.ty(v);
+        out.extend([(a, b), (b, a)].map(|(x, m)| if same(x) { Step::Added(x, m) } else { Step::Spread(x) }));
     }
     for pick in s.made(v, "Where") {
         let (Some(test), Some(a), Some(b)) = (arg(&pick, 0), arg(&pick, 1), arg(&pick, 2)) else {
@@ -152,11 +173,14 @@ fn steps(s: &Space<'_>, v: Id) -> Vec<Step> {
         };
         // Where keeps scores or, as `masked_fill` is exported, replaces them.
         for (x, other, keeps) in [(a, b, true), (b, a, false)] {
-            if let Some(number) = s.number(other).filter(|_| s.ty(x) == s.ty(v)) {
-                out.push(Step::Picked { x, test, keeps, number });
+            if let Some(number) = s.number(other) {
+                let same = s.ty(x) == s.ty(v);
+                out.push(if same { Step::Picked { x, test, keeps, number } } else { Step::Spread(x) });
             }
         }
     }
+    let casts = s.made(v, "Cast");
+    out.extend(casts.iter().filter_map(|c| arg(c, 0)).map(|x| Step::Cast(x, s.ty(v).dtype)));
     out
 }
 
@@ -177,6 +201,10 @@ fn through(s: &mut Space<'_>, mut found: Scores, step: Step) -> Result<Scores, M
             (found.q, found.k) = (found.k, found.q);
             found.mask = found.mask.map(|m| turned_mask(s, m)).transpose()?;
         }
+        Step::Cast(x, to) => {
+            return Err(Miss(format!("scores are {} and cast to {to}", s.ty(x).dtype)));
+        }
+        Step::Spread(_) => return Err(Miss("a mask is larger than the scores".to_owned())),
         Step::Added(..) if found.fill.is_some() => {
             let why =
                 "a mask is added to scores of which some were replaced: the operator knows one or the other";
