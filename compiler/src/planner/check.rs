@@ -70,17 +70,8 @@ pub enum ProblemError {
     #[error("the alignment is zero")]
     Alignment,
     /// What is added up without a look at overflows adds up to too much.
-    #[error("the {what} add up to {sum}, and a plan can count less than {limit}; most by {at:?}")]
-    TooLarge {
-        /// `sizes in bytes` or `times in nanoseconds`.
-        what: &'static str,
-        /// Their sum.
-        sum: u128,
-        /// What is too much.
-        limit: u64,
-        /// Name of the largest value, or of the node that takes longest.
-        at: String,
-    },
+    #[error(transparent)]
+    TooLarge(Box<TooLarge>),
     /// Too many nodes or values.
     #[error("{count} {what} are more than a plan can have: there must be less than {MOST_IDS}")]
     TooMany {
@@ -89,6 +80,20 @@ pub enum ProblemError {
         /// How many there are.
         count: usize,
     },
+}
+
+/// A sum beyond its limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} add up to {sum}, and a plan can count less than {limit}; most by {at:?}")]
+pub struct TooLarge {
+    /// `sizes in bytes` or `times in nanoseconds`.
+    pub what: &'static str,
+    /// The sum.
+    pub sum: u128,
+    /// What is too much.
+    pub limit: u64,
+    /// Name of the largest value, or of the node that takes longest.
+    pub at: String,
 }
 
 /// Checks that a problem is well formed.
@@ -166,19 +171,18 @@ fn check_sums(problem: &Problem) -> Result<(), ProblemError> {
     let bytes =
         bytes.map(u128::from).sum::<u128>() + u128::from(problem.resident) + u128::from(problem.alignment);
     let times: u128 = nodes.map(|i| u128::from(i.time)).sum();
+    let too_large = |what, sum, limit, at: Option<&String>| {
+        let at = at.cloned().unwrap_or_default();
+        Err(ProblemError::TooLarge(Box::new(TooLarge { what, sum, limit, at })))
+    };
     if bytes >= u128::from(MOST_BYTES) {
-        let at = problem.values.iter().max_by_key(|v| v.bytes).map(|v| v.name.clone()).unwrap_or_default();
-        return Err(ProblemError::TooLarge { what: "sizes in bytes", sum: bytes, limit: MOST_BYTES, at });
+        let largest = problem.values.iter().max_by_key(|v| v.bytes);
+        return too_large("sizes in bytes", bytes, MOST_BYTES, largest.map(|v| &v.name));
     }
     if times >= u128::from(MOST_TIME) {
         let longest = |n: &&Node| n.implementations.iter().map(|i| i.time).max();
-        let at = problem.nodes.iter().max_by_key(longest).map(|n| n.name.clone()).unwrap_or_default();
-        return Err(ProblemError::TooLarge {
-            what: "times in nanoseconds",
-            sum: times,
-            limit: MOST_TIME,
-            at,
-        });
+        let longest = problem.nodes.iter().max_by_key(longest);
+        return too_large("times in nanoseconds", times, MOST_TIME, longest.map(|n| &n.name));
     }
     for (what, count) in [("nodes", problem.nodes.len()), ("values", problem.values.len())] {
         if count >= MOST_IDS {
