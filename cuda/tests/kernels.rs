@@ -132,6 +132,18 @@ fn rows_columns_and_lines() {
 }
 
 #[test]
+fn attention_guarded_against_scores_that_are_no_numbers() {
+    let attrs = Attrs::new().with("scale", 0.5).with("guarded", 1);
+    for rows in [3, 70] {
+        call("Attention", attrs.clone(), &[&[2, rows, 5], &[2, 67, 5], &[2, 67, 20]], true)
+            .unwrap_or_else(|e| panic!("{rows} rows: {e}"));
+        // Of whole rows nothing is left where the mask is minus infinity.
+        call("Attention", attrs.clone(), &[&[2, rows, 5], &[2, 3, 5], &[2, 3, 20], &[rows, 1]], true)
+            .unwrap_or_else(|e| panic!("{rows} rows, masked: {e}"));
+    }
+}
+
+#[test]
 fn moves_along_every_axis() {
     for perm in [[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let perm: Vec<i64> = perm.to_vec();

@@ -2,6 +2,7 @@
 //!
 //! Everything here follows the reference's runtime step by step; the order of steps is observable through ties and must stay.
 
+use crate::banish::Aliases;
 use crate::class::Classes;
 use crate::error::Error;
 use crate::heuristic::{CostPart, Heuristic};
@@ -78,6 +79,8 @@ pub struct Machine {
     /// Each storage's numerator, valid while it is not stale.
     pub(crate) numerators: Vec<i64>,
     pub(crate) order: Option<Order>,
+    /// Kept for [`Dealloc::Banish`] alone.
+    pub(crate) aliases: Aliases,
     pub(crate) random: Random,
     pub(crate) frames: Vec<Frame>,
     /// Arguments that the ops on the stack still wait for or have got, frame by frame.
@@ -114,6 +117,7 @@ impl Machine {
             around,
             numerators: Vec::new(),
             order: options.order_remats.then(Order::default),
+            aliases: Aliases::default(),
             random: Random::new(options.seed),
             frames: Vec::new(),
             waiting: Vec::new(),
@@ -141,6 +145,9 @@ impl Machine {
         }
         if let Some(order) = &mut self.order {
             order.extend(&self.program);
+        }
+        if self.options.dealloc == Dealloc::Banish {
+            self.aliases.extend(&self.program, storages, |storage| self.live.at(storage).root);
         }
     }
 

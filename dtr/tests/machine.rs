@@ -296,3 +296,31 @@ fn heuristics_have_names() {
     assert!("ab-x".parse::<Heuristic>().is_err());
     assert!("".parse::<Heuristic>().is_err());
 }
+
+/// An alias that went with its storage and has not come back with the root is evicted, whatever lies there: what it reads is kept for it.
+#[test]
+fn banishing_waits_for_evicted_aliases() {
+    let mut program = Program::new();
+    program.op(&[], &new(1), 1).expect("view's other argument");
+    program.op(&[], &new(2), 1).expect("base");
+    program.op(&[TensorId(1), TensorId(0)], &[Output::AliasOf { argument: 0 }], 1).expect("view");
+    program.op(&[], &new(2), 1).expect("other");
+    // The base and its view go for the other; the base alone comes back, and then what the view reads dies.
+    let schedule = [
+        Compute(op(0)),
+        Compute(op(1)),
+        Compute(op(2)),
+        Compute(op(3)),
+        Release(TensorId(3)),
+        Pin(TensorId(1)),
+        Release(TensorId(0)),
+        Pin(TensorId(2)),
+    ];
+    let outcome = dtr::run(
+        &program,
+        &schedule,
+        &Options { dealloc: Dealloc::Banish, ..Options::new(3, Heuristic::SIZE) },
+    );
+    outcome.result.as_ref().expect("fits");
+    assert_eq!(lines(&outcome), "C0 C1 C2 E1 C3 X3 R1 P1 R2 X0");
+}

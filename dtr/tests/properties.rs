@@ -170,8 +170,6 @@ fn every_run_is_lawful() {
                     assert!(used + needed > budget);
                 }
                 Err(Error::Thrash { .. }) => {}
-                // A value that must not be computed twice and was dropped when dead may be asked for again, except where uses are tracked.
-                Err(Error::Unrecoverable { .. }) if dealloc == Dealloc::Banish => {}
                 Err(error) => panic!("{error}"),
             }
             let again = dtr::run(&case.program, &case.schedule, &options);

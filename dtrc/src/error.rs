@@ -92,6 +92,11 @@ impl CliError {
         CliError { kind: "failed", message: message.into(), code: FAILED }
     }
 
+    /// Whether it is what a model says of itself, and might not with other sizes.
+    pub fn is_of_model(&self) -> bool {
+        matches!(self.kind, "bad-input" | "training-step" | "dynamic")
+    }
+
     /// Prints it: to stderr, and as an object to stdout with `--json`.
     pub fn report(&self, json: bool) {
         if json {

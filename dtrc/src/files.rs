@@ -24,12 +24,16 @@ pub fn check_readable(path: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads a text file.
+/// Reads a text file, without the mark of byte order that some editors put in front.
 pub fn read_text(path: &Path) -> Result<String, CliError> {
-    fs::read_to_string(path).map_err(|e| match e.kind() {
+    let mut text = fs::read_to_string(path).map_err(|e| match e.kind() {
         ErrorKind::InvalidData => CliError::bad_input(format!("{}: not a text file", path.display())),
         _ => CliError::disk(path.display(), &e),
-    })
+    })?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    Ok(text)
 }
 
 /// Refuses data that cannot be read: a file, or a folder of files.

@@ -24,8 +24,16 @@ pub fn budget(text: &str) -> Result<Budget, String> {
         }
         return Ok(Budget::OfKeepAll(share / 100.0));
     }
-    let digits = t.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(t.len());
-    let (number, unit) = t.split_at(digits);
+    match whole(t) {
+        Some(Ok(0)) | None => Err(wrong()),
+        Some(n) => n.map(Budget::Bytes),
+    }
+}
+
+/// Bytes, which may be none; `None` if that is no number of them.
+fn whole(text: &str) -> Option<Result<u64, String>> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
     let scale: f64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
         "k" | "kib" => 1024.0,
@@ -36,20 +44,17 @@ pub fn budget(text: &str) -> Result<Budget, String> {
         "mb" => 1e6,
         "gb" => 1e9,
         "tb" => 1e12,
-        _ => return Err(wrong()),
+        _ => return None,
     };
-    let n: f64 = number.parse().map_err(|_| wrong())?;
-    let n = n * scale;
-    if !n.is_finite() || n < 1.0 {
-        return Err(wrong());
+    let n = number.parse::<f64>().ok()? * scale;
+    if !n.is_finite() || n > 0.0 && n < 1.0 {
+        return None;
     }
     // Whole byte counts are taken as they are; beyond 2^63 nothing is a budget.
     if n >= 9.2e18 {
-        return Err(format!("{text:?} is more than any machine has"));
+        return Some(Err(format!("{text:?} is more than any machine has")));
     }
-    Ok(Budget::Bytes(
-        number.parse::<u64>().ok().and_then(|k| k.checked_mul(scale as u64)).unwrap_or(n as u64),
-    ))
+    Some(Ok(number.parse::<u64>().ok().and_then(|k| k.checked_mul(scale as u64)).unwrap_or(n as u64)))
 }
 
 /// A duration for people, in three digits.
@@ -72,18 +77,16 @@ pub fn seconds(s: f64) -> String {
     format!("{x:.digits$} {unit}")
 }
 
-/// Reads a number of bytes as [`budget`] does, without shares.
+/// Reads a number of bytes as [`budget`] does, without shares; there may be none.
 ///
 /// # Errors
 ///
 /// A text that says what is accepted.
 pub fn absolute(text: &str) -> Result<u64, String> {
-    match budget(text) {
-        Ok(Budget::Bytes(n)) => Ok(n),
-        Ok(Budget::OfKeepAll(_)) => {
-            Err("give bytes here, such as 4G, 512M or 1048576, not a share".to_owned())
-        }
-        Err(_) => Err(format!("{text:?} is no number of bytes: give 4G, 4GiB, 4GB, 512M or 1048576")),
+    match (whole(text.trim()), budget(text)) {
+        (Some(n), _) => n,
+        (None, Ok(_)) => Err("give bytes here, such as 4G, 512M or 1048576, not a share".to_owned()),
+        (None, Err(_)) => Err(format!("{text:?} is no number of bytes: give 4G, 4GiB, 4GB, 512M or 1048576")),
     }
 }
 
@@ -178,6 +181,13 @@ mod tests {
             assert_eq!(budget(text), Ok(Budget::Bytes(n)), "{text}");
         }
         assert_eq!(budget("50%"), Ok(Budget::OfKeepAll(0.5)));
+        assert_eq!((absolute("0"), absolute(" 0.0K"), absolute("1.5K")), (Ok(0), Ok(0), Ok(1536)));
+        for bad in ["", "0.5", "-0", "50%", "0%", "none", "."] {
+            assert!(absolute(bad).is_err(), "{bad}");
+        }
+        assert!(
+            absolute("50%").unwrap_err().contains("share") && pool("0").unwrap_err().contains("at least")
+        );
         for bad in ["abc", "", "-1G", "0", "0%", "4X", "%", "1e400G", "nan%", "99999999999T"] {
             assert!(budget(bad).is_err(), "{bad}");
         }

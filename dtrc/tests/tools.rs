@@ -396,3 +396,122 @@ fn the_largest_size_has_a_plan() {
     compile(n + 1).fails(2, &["too small"]);
     dtrc(&[&["estimate"][..], &fixed, &["--max", "batch"]].concat()).fails(64, &["--budget"]);
 }
+
+/// Positions of this model end at 64, whatever the memory.
+#[test]
+fn a_size_that_the_model_does_not_take_is_above_the_largest() {
+    let Some(model) = tests::data("models/small/bert.ts_loss.onnx") else { return };
+    let model = model.display().to_string();
+    let max = |dim: &str, bound: &str, budget: &str, format: &[&str]| {
+        let search = ["estimate", &model, "--max", dim, "--dim", bound, "--budget", budget];
+        dtrc(&[format, &search, &LIMIT].concat())
+    };
+    let o = max("seq", "batch=1", "300K", &["--json"]).ok().objects().pop().unwrap();
+    assert_eq!((&o["max"], &o["next"]["size"]), (&64.into(), &65.into()), "{o}");
+    assert!(o["next"]["reason"].as_str().unwrap().contains("65"), "{o}");
+    let text = max("seq", "batch=1", "300K", &[]).ok().stdout;
+    assert!(text.contains("seq = 65: the model does not take it: "), "{text}");
+    // No batch helps where the other size is wrong.
+    max("batch", "seq=65", "300K", &[]).fails(65, &["batch from 1 to ", "broadcast"]);
+}
+
+/// Graph JSON of (bytes, cost), a chain in which the last node reads the first one, too.
+fn chain(nodes: &[(u64, u64)]) -> String {
+    let last = nodes.len() - 1;
+    let node = |(i, (bytes, cost)): (usize, &(u64, u64))| {
+        let inputs = match i {
+            0 => String::new(),
+            i if i == last => format!("{},0", i - 1),
+            i => format!("{}", i - 1),
+        };
+        format!(r#"{{"id":{i},"name":"n{i}","inputs":[{inputs}],"bytes":{bytes},"cost":{cost}}}"#)
+    };
+    let nodes: Vec<String> = nodes.iter().enumerate().map(node).collect();
+    format!(r#"{{"nodes":[{}],"outputs":[{last}]}}"#, nodes.join(","))
+}
+
+#[test]
+fn no_bytes_are_a_number_of_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let status = |args: &[&str], code: i32, status: &str| {
+        let o = dtrc(&[&["--json"][..], args].concat());
+        assert_eq!(
+            (o.code, o.objects()[0]["status"].as_str()),
+            (code, Some(status)),
+            "{args:?} {}",
+            o.stdout
+        );
+    };
+    // Outputs count nothing.
+    let none = write("none.json", &chain(&[(0, 3), (9, 4)]));
+    let some = write("some.json", &chain(&[(5, 3), (9, 4)]));
+    for budget in [["--budget-bytes", "0"], ["--budget-ratio", "0"]] {
+        status(&[&["plan", "--from-graph", &none][..], &budget].concat(), 0, "ok");
+        status(&[&["plan", "--from-graph", &some][..], &budget].concat(), 2, "infeasible-proved");
+    }
+    let csv = write("b.csv", "id,lower,upper,size\n0,0,3,4\n");
+    status(&["offsets", &csv, "--capacity", "0"], 2, "infeasible-proved");
+    let log = write(
+        "a.log",
+        r#"{"INSTRUCTION":"ANNOTATE","ANNOTATION":"START"}
+{"INSTRUCTION":"CONSTANT","NAME":"x"}
+{"INSTRUCTION":"MEMORY","NAME":"x","MEMORY":"5"}
+"#,
+    );
+    status(&["simulate", &log, "--budget-bytes", "0"], 0, "oom");
+    let mlp = model("mlp_tiny");
+    dtrc(&["compile", &mlp, "--budget", "0"]).fails(64, &["no budget"]);
+    dtrc(&["compile", &mlp, "--budget", "1M", "--dynamic-pool", "0"]).fails(64, &["at least 256"]);
+}
+
+#[test]
+fn costs_are_counted_in_any_unit_and_sizes_have_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("g.json").display().to_string();
+    let plan = |graph: &str, more: &[&str]| {
+        std::fs::write(&path, graph).unwrap();
+        dtrc(&[&["--json", "plan", "--from-graph", &path][..], more].concat())
+    };
+    // The last node reads the first, which is too large to be kept beside the third.
+    let graph = |unit: u64| chain(&[(6, 300 * unit), (4, 500 * unit), (9, 200 * unit), (1, unit)]);
+    for unit in [1, 1_000_000_000_000, 18_000_000_000_000_000] {
+        let o = plan(&graph(unit), &["--budget-bytes", "16"]).ok().objects().pop().unwrap();
+        let extra = o["extra_compute_fraction"].as_f64().unwrap();
+        assert!((extra - 300.0 / 1001.0).abs() < 1e-12, "{unit}: {o}");
+        assert_eq!(o["gap"].as_f64().map(|gap| gap.abs() < 1e-12), Some(true), "{unit}: {o}");
+    }
+    let large = plan(&chain(&[(1 << 58, 1), (9, 1)]), &["--budget-bytes", "16"]);
+    large.fails(
+        65,
+        &["g.json", "sizes in bytes add up to 288230376151711745", "288230376151711744", "\"n0\""],
+    );
+}
+
+#[test]
+fn marks_of_byte_order_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("\u{feff}{text}")).unwrap();
+        path.display().to_string()
+    };
+    let graph = write("g.json", &chain(&[(5, 3), (9, 4)]));
+    dtrc(&["plan", "--from-graph", &graph, "--budget-ratio", "1"]).ok();
+    let csv = write("b.csv", "id,lower,upper,size\n0,0,3,4\n");
+    dtrc(&["offsets", &csv]).ok();
+    let log = write(
+        "a.log",
+        r#"{"INSTRUCTION":"ANNOTATE","ANNOTATION":"START"}
+{"INSTRUCTION":"CALL","NAME":"f","ARGS":[],"RESULT":["x"],"TIME":"1"}
+{"INSTRUCTION":"MEMORY","NAME":"x","MEMORY":"5"}
+{"INSTRUCTION":"ALIAS","NAME":"x","ALIAS":"-1"}
+"#,
+    );
+    dtrc(&["simulate", &log, "--budget-ratio", "1"]).ok();
+    dtrc(&["plan", "--from-log", &log, "--budget-ratio", "1"]).ok();
+}

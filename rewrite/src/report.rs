@@ -99,7 +99,7 @@ impl Report {
             } else if *now == old
                 && let Some((time, bytes)) = chosen.instead(space, class, &new)
             {
-                let why = format!("it would cost {time:+} ns and {bytes:+} bytes");
+                let why = worth(time, bytes);
                 self.miss(a.rule, at, why);
             }
         }
@@ -134,6 +134,19 @@ impl Report {
     }
 }
 
+/// What taking a pattern would change.
+fn worth(nanoseconds: i64, bytes: i64) -> String {
+    let part = |n: i64, unit| match n {
+        0 => None,
+        n => Some(format!("{} {unit} {}", n.unsigned_abs(), if n > 0 { "more" } else { "less" })),
+    };
+    let parts: Vec<String> = [part(nanoseconds, "ns"), part(bytes, "bytes")].into_iter().flatten().collect();
+    match &parts[..] {
+        [] => "it would save neither time nor bytes".to_owned(),
+        parts => format!("it would take {}", parts.join(" and ")),
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for x in &self.fired {
@@ -144,5 +157,18 @@ impl fmt::Display for Report {
             writeln!(f, "not fired {:<28} {}: {}", x.rule, x.at, x.why)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::worth;
+
+    #[test]
+    fn what_a_pattern_would_change_is_told_without_zeros() {
+        assert_eq!(worth(0, 0), "it would save neither time nor bytes");
+        assert_eq!(worth(12, -64), "it would take 12 ns more and 64 bytes less");
+        assert_eq!(worth(0, 8), "it would take 8 bytes more");
+        assert_eq!(worth(i64::MIN, 0), "it would take 9223372036854775808 ns less");
     }
 }

@@ -92,12 +92,17 @@ fn gradients(g: &Graph) -> Vec<Vec<f64>> {
 }
 
 fn reference(mask: Mask, fill: f64) -> Vec<Vec<f64>> {
+    reference_of(mask, fill, |_| true)
+}
+
+/// Gradients of the rows that are told.
+fn reference_of(mask: Mask, fill: f64, is_in: fn(usize) -> bool) -> Vec<Vec<f64>> {
     let [q, k, v, dy] = operands().map(|l| l.to_floats());
     let dot = |a: &[f64], i: usize, b: &[f64], j: usize| -> f64 {
         (0..D).map(|c| a[i * D + c] * b[j * D + c]).sum()
     };
     let mut out = vec![vec![0.0; N * D]; 3];
-    for i in 0..N {
+    for i in (0..N).filter(|i| is_in(*i)) {
         let masked = |j: usize| {
             let s = dot(&q, i, &k, j) * SCALE;
             match mask {
@@ -163,4 +168,73 @@ fn rows_of_minus_infinity_pass_no_gradient_to_replaced_scores() {
         }
     }
     assert!(before[2].iter().zip(&after[2]).all(|(b, a)| b.is_nan() == a.is_nan()));
+}
+
+/// The model with a mask of minus infinity, and 0 for probabilities that are NaN.
+fn guarded(mask: Mask) -> Graph {
+    let mut g = model(mask, f64::NEG_INFINITY);
+    let product = g.nodes.pop().expect("the product");
+    let p = product.inputs[0].expect("probabilities");
+    let v = product.inputs[1].expect("values");
+    let mut b = Builder::new(&mut g);
+    let (nan, zero) = (b.call("IsNaN", &[p]).unwrap(), number(&mut b, 0.0));
+    let p = b.call("Where", &[nan, zero, p]).unwrap();
+    let y = b.matmul(p, v, false, false).unwrap();
+    g.outputs = vec![y];
+    g
+}
+
+/// The guard holds for any scores: rows with a NaN or an infinite one are 0, but beside values that are no numbers.
+#[test]
+fn guarded_rows_of_scores_that_are_no_numbers_are_those_of_the_model() {
+    let with = |l: &Literal, special: &[(usize, f32)]| {
+        let mut x: Vec<f32> = l.to_floats().iter().map(|x| *x as f32).collect();
+        special.iter().for_each(|(i, n)| x[*i] = *n);
+        let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Literal::new(DType::F32, l.shape().to_vec(), bytes).unwrap()
+    };
+    let [q, k, v, _] = operands();
+    let q = with(&q, &[(0, f32::NAN), (5 * D + 1, f32::INFINITY), (7 * D, f32::NEG_INFINITY)]);
+    for special in [&[][..], &[(3 * D + 2, f32::INFINITY), (9 * D, f32::NAN)]] {
+        let v = with(&v, special);
+        for mask in [Mask::Added, Mask::Kept, Mask::Filled] {
+            let g = guarded(mask);
+            let inputs: Vec<ValueId> = g.inputs.iter().map(|i| i.value).collect();
+            let done = rewritten_for(&g, Level::Memory, Stage::Before, &inputs);
+            assert!(done.report.fired.iter().any(|f| f.rule == "attention"), "{mask:?}: {}", done.report);
+            let y = |g: &Graph| {
+                let values = [q.clone(), k.clone(), v.clone()];
+                let given = g.inputs.iter().map(|i| i.value).zip(values).collect();
+                interpret(g, &given).unwrap()[&g.outputs[0]].to_floats()
+            };
+            let (want, got) = (y(&g), y(&done.graph));
+            for (i, (w, g)) in want.iter().zip(&got).enumerate() {
+                let same = w == g || w.is_nan() && g.is_nan() || (w - g).abs() < 1e-5;
+                assert!(same, "{mask:?}, row {}: {w} and {g}", i / D);
+            }
+            let rows: Vec<usize> = (0..N).filter(|r| want[r * D..][..D].iter().all(|x| *x == 0.0)).collect();
+            assert!(!special.is_empty() || rows == [0, 2, 5, 7, 20], "{mask:?}: {rows:?}");
+        }
+    }
+}
+
+/// Rows of which a mask leaves nothing: 0 behind the guard that PyTorch exports, and no gradient, as its own operator has it.
+#[test]
+fn guarded_rows_of_which_nothing_counts_have_no_gradient() {
+    for mask in [Mask::Added, Mask::Kept, Mask::Filled] {
+        let g = guarded(mask);
+        let inputs: Vec<ValueId> = g.inputs.iter().map(|i| i.value).collect();
+        let done = rewritten_for(&g, Level::Memory, Stage::Before, &inputs);
+        assert!(done.report.fired.iter().any(|f| f.rule == "attention"), "{mask:?}: {}", done.report);
+        // Far below all other scores, probabilities are those of minus infinity, but in the two rows of padding.
+        let want = reference_of(mask, -1e30, |i| i != 2 && i != 20);
+        for (of, (got, want)) in ["q", "k", "v"].iter().zip(gradients(&done.graph).iter().zip(&want)) {
+            let off = got.iter().zip(want).map(|(g, w)| (g - w).abs());
+            assert!(
+                off.clone().all(|off| off <= 1e-5),
+                "{mask:?}: d{of} is off by {:?}",
+                off.max_by(f64::total_cmp)
+            );
+        }
+    }
 }

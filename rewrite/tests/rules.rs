@@ -102,6 +102,121 @@ fn gelu_tanh(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
     vec![call(b, "Mul", &[y, gate])]
 }
 
+/// GELU with its half inside of the sum, or its polynomial multiplied out.
+fn gelu_inside(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
+    let x = input(b, &[4, 9]);
+    let [half, one, root, cube] = [0.5, 1.0, 0.797_884_560_802_865_4, 0.044_715].map(|n| number(b, n));
+    let gate = |b: &mut Builder<'_>, f| {
+        let f = call(b, "Mul", &[f, half]);
+        call(b, "Add", &[f, half])
+    };
+    if way == 0 {
+        let inverse = number(b, 0.5f64.sqrt());
+        let u = call(b, "Mul", &[x, inverse]);
+        let erf = call(b, "Erf", &[u]);
+        let g = gate(b, erf);
+        return vec![call(b, "Mul", &[x, g])];
+    }
+    let cx = call(b, "Mul", &[x, cube]);
+    let cxx = call(b, "Mul", &[cx, x]);
+    let u = match way {
+        // √(2/π)·(x + ((c·x)·x)·x)
+        1 => {
+            let cxxx = call(b, "Mul", &[cxx, x]);
+            let sum = call(b, "Add", &[x, cxxx]);
+            call(b, "Mul", &[sum, root])
+        }
+        // (√(2/π)·x)·(1 + (c·x)·x)
+        2 => {
+            let (sum, rx) = (call(b, "Add", &[cxx, one]), call(b, "Mul", &[x, root]));
+            call(b, "Mul", &[rx, sum])
+        }
+        // √(2/π)·x + (√(2/π)·c)·x²·x
+        _ => {
+            let (two, both) = (number(b, 2.0), number(b, 0.797_884_560_802_865_4 * 0.044_715));
+            let square = call(b, "Pow", &[x, two]);
+            let third = call(b, "Mul", &[square, x]);
+            let (rx, third) = (call(b, "Mul", &[root, x]), call(b, "Mul", &[third, both]));
+            call(b, "Add", &[third, rx])
+        }
+    };
+    let tanh = call(b, "Tanh", &[u]);
+    let g = gate(b, tanh);
+    vec![call(b, "Mul", &[g, x])]
+}
+
+/// Probabilities, and 0 where they are NaN.
+fn guarded(b: &mut Builder<'_>, p: ValueId) -> ValueId {
+    let (nan, zero) = (call(b, "IsNaN", &[p]), number(b, 0.0));
+    call(b, "Where", &[nan, zero, p])
+}
+
+/// Attention with its scores turned, masked twice, or scaled or guarded after their softmax.
+fn attention_otherwise(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
+    let softmax = |b: &mut Builder<'_>, s, axis: i64| b.op("Softmax", Attrs::new().with("axis", axis), &[s]);
+    let [q, k, v] = [31, 33, 33].map(|rows| input(b, &[2, rows, 8]));
+    let (turned, scale) = (way < 4, number(b, 0.4));
+    let s = if turned { b.matmul(k, q, false, true) } else { b.matmul(q, k, false, true) };
+    let mut s = call(b, "Mul", &[s.unwrap(), scale]);
+    let masked = |b: &mut Builder<'_>, s, shape: &[usize]| {
+        let (m, most) = (input(b, shape), number(b, 0.5));
+        let (masked, least) = (call(b, "Less", &[most, m]), number(b, -1e9));
+        call(b, "Where", &[masked, least, s])
+    };
+    // Queries lie along the columns of turned scores.
+    match way {
+        1 => {
+            let m = input(b, &[31]);
+            s = call(b, "Add", &[s, m]);
+        }
+        2 => {
+            let m = input(b, &[2, 33, 1]);
+            s = call(b, "Add", &[m, s]);
+        }
+        3 => s = masked(b, s, &[33, 31]),
+        4 => {
+            let (m, n) = (input(b, &[2, 1, 33]), input(b, &[31, 33]));
+            s = call(b, "Add", &[s, m]);
+            s = call(b, "Add", &[n, s]);
+        }
+        5 => {
+            s = masked(b, s, &[31, 33]);
+            s = masked(b, s, &[2, 1, 33]);
+        }
+        // Of some rows nothing is left.
+        7 => {
+            let (m, most) = (input(b, &[31, 1]), number(b, 0.5));
+            let less = call(b, "Less", &[most, m]);
+            let [zero, none] = [0.0, f64::NEG_INFINITY].map(|n| number(b, n));
+            let m = call(b, "Where", &[less, none, zero]);
+            s = call(b, "Add", &[s, m]);
+        }
+        8 => {
+            let (m, most, none) = (input(b, &[2, 31, 1]), number(b, 0.5), number(b, f64::NEG_INFINITY));
+            let less = call(b, "Less", &[m, most]);
+            s = call(b, "Where", &[less, s, none]);
+        }
+        _ => {}
+    }
+    let p = match way {
+        0 | 1 => {
+            let p = softmax(b, s, 1).unwrap();
+            b.transpose(p, &[0, 2, 1]).unwrap()
+        }
+        2 | 3 => {
+            let s = b.transpose(s, &[0, 2, 1]).unwrap();
+            softmax(b, s, 2).unwrap()
+        }
+        _ => softmax(b, s, 2).unwrap(),
+    };
+    let p = match way {
+        6 => call(b, "Mul", &[p, scale]),
+        7 | 8 => guarded(b, p),
+        _ => p,
+    };
+    vec![b.matmul(p, v, false, false).unwrap()]
+}
+
 /// Attention in one of the ways to write it.
 fn attention(b: &mut Builder<'_>, way: u32) -> Vec<ValueId> {
     let perm = |b: &mut Builder<'_>, x, p: &[i64]| b.transpose(x, p).unwrap();
@@ -271,6 +386,10 @@ fn cases() -> Vec<Case> {
         c("gelu", 3, gelu),
         c("gelu", 0, gelu_tanh),
         c("gelu", 1, gelu_tanh),
+        c("gelu", 0, gelu_inside),
+        c("gelu", 1, gelu_inside),
+        c("gelu", 2, gelu_inside),
+        c("gelu", 3, gelu_inside),
         c("swish", 0, |b, _| {
             let (x, alpha) = (input(b, &[2, 3]), number(b, 1.702));
             let u = call(b, "Mul", &[x, alpha]);
@@ -287,6 +406,15 @@ fn cases() -> Vec<Case> {
         c("attention", 2, attention),
         c("attention", 3, attention),
         c("attention", 4, attention),
+        c("attention", 0, attention_otherwise),
+        c("attention", 1, attention_otherwise),
+        c("attention", 2, attention_otherwise),
+        c("attention", 3, attention_otherwise),
+        c("attention", 4, attention_otherwise),
+        c("attention", 5, attention_otherwise),
+        c("attention", 6, attention_otherwise),
+        c("attention", 7, attention_otherwise),
+        c("attention", 8, attention_otherwise),
         c("attention-of-transposed", 0, attention),
         c("attention-transposed", 0, attention),
         c("nll-of-log-softmax", 0, nll),
@@ -380,4 +508,196 @@ fn failed_conditions_are_told() {
         "rms-normalization",
     );
     assert!(why.contains("scale"), "{why}");
+}
+
+/// Attention on two inputs, of which `between` makes scores, and what stands behind the softmax.
+fn almost_attention(
+    b: &mut Builder<'_>,
+    between: fn(&mut Builder<'_>, ValueId) -> ValueId,
+    behind: fn(&mut Builder<'_>, ValueId) -> ValueId,
+) -> Vec<ValueId> {
+    let [q, k, v] = [0; 3].map(|_| input(b, &[5, 4]));
+    let s = b.matmul(q, k, false, true).unwrap();
+    let s = between(b, s);
+    let p = b.op("Softmax", Attrs::new().with("axis", 1), &[s]).unwrap();
+    let p = behind(b, p);
+    vec![b.matmul(p, v, false, false).unwrap()]
+}
+
+fn masked(b: &mut Builder<'_>, s: ValueId, fill: f64) -> ValueId {
+    let (m, most) = (input(b, &[5, 5]), number(b, 0.5));
+    let (masked, fill) = (call(b, "Less", &[most, m]), number(b, fill));
+    call(b, "Where", &[masked, fill, s])
+}
+
+fn added(b: &mut Builder<'_>, s: ValueId) -> ValueId {
+    let m = input(b, &[5, 5]);
+    call(b, "Add", &[s, m])
+}
+
+fn times(b: &mut Builder<'_>, x: ValueId, by: f64) -> ValueId {
+    let by = b.scalar(b.ty(x).dtype, by);
+    call(b, "Mul", &[x, by])
+}
+
+fn cast(b: &mut Builder<'_>, x: ValueId, to: graph::DType) -> ValueId {
+    b.cast(x, to).unwrap()
+}
+
+/// x multiplied by two numbers.
+fn scaled_twice(b: &mut Builder<'_>, dtype: graph::DType, by: [f64; 2]) -> Vec<ValueId> {
+    let ty = graph::TensorType::new(dtype, &[2usize, 3][..]);
+    let x = b.graph_mut().add_input("x", ty, graph::InputRole::Data);
+    let y = times(b, x, by[0]);
+    vec![times(b, y, by[1])]
+}
+
+/// What is nearly a pattern says which condition fails.
+#[test]
+fn what_is_nearly_a_pattern_is_told() {
+    use graph::DType::{BF16, F16, F32, F64};
+    type Build = fn(&mut Builder<'_>, u32) -> Vec<ValueId>;
+    let nearly: &[(&str, &str, Build)] = &[
+        ("attention", "a mask is added to scores of which some were replaced", |b, _| {
+            let between = |b: &mut Builder<'_>, s| {
+                let s = masked(b, s, -1e9);
+                added(b, s)
+            };
+            almost_attention(b, between, |_, p| p)
+        }),
+        ("attention", "replaced after another mask", |b, _| {
+            let between = |b: &mut Builder<'_>, s| {
+                let s = added(b, s);
+                masked(b, s, -1e9)
+            };
+            almost_attention(b, between, |_, p| p)
+        }),
+        ("attention", "replaced after another mask", |b, _| {
+            let between = |b: &mut Builder<'_>, s| {
+                let s = masked(b, s, -1e9);
+                masked(b, s, -1e10)
+            };
+            almost_attention(b, between, |_, p| p)
+        }),
+        ("attention", "scaled after they were masked", |b, _| {
+            let between = |b: &mut Builder<'_>, s| {
+                let s = added(b, s);
+                times(b, s, 0.5)
+            };
+            almost_attention(b, between, |_, p| p)
+        }),
+        ("attention", "replaced by 0 behind the softmax", |b, _| {
+            almost_attention(b, |_, s| s, |b, p| masked(b, p, 0.0))
+        }),
+        ("attention", "no factor that scores can have", |b, _| {
+            let between = |b: &mut Builder<'_>, s| {
+                let s = times(b, s, 1e25);
+                times(b, s, 1e25)
+            };
+            almost_attention(b, between, |_, p| p)
+        }),
+        ("attention", "no factor that a result can have", |b, _| {
+            let behind = |b: &mut Builder<'_>, s| {
+                let s = times(b, s, 1e-25);
+                times(b, s, 1e-25)
+            };
+            almost_attention(b, |_, s| s, behind)
+        }),
+        ("attention", "probabilities are f16 and cast to f32", |b, _| {
+            let between = |b: &mut Builder<'_>, s| cast(b, s, F16);
+            almost_attention(b, between, |b, p| cast(b, p, F32))
+        }),
+        ("attention", "probabilities are f64 and cast to f32", |b, _| {
+            let between = |b: &mut Builder<'_>, s| cast(b, s, F64);
+            almost_attention(b, between, |b, p| cast(b, p, F32))
+        }),
+        ("attention", "scores are f32 and cast to f64", |b, _| {
+            let [q, k, v] = [0; 3].map(|_| input(b, &[5, 4]));
+            let s = b.matmul(q, k, false, true).unwrap();
+            let (s, v) = (cast(b, s, F64), cast(b, v, F64));
+            let p = b.op("Softmax", Attrs::new().with("axis", 1), &[s]).unwrap();
+            vec![b.matmul(p, v, false, false).unwrap()]
+        }),
+        ("attention", "a mask is larger than the scores", |b, _| {
+            let [q, k, v, m] = [1, 5, 5, 5].map(|rows| input(b, &[rows, 5]));
+            let s = b.matmul(q, k, false, true).unwrap();
+            let s = call(b, "Add", &[m, s]);
+            let p = b.op("Softmax", Attrs::new().with("axis", 1), &[s]).unwrap();
+            vec![b.matmul(p, v, false, false).unwrap()]
+        }),
+        ("gelu", "erf(0.90000·x)", |b, _| {
+            let x = input(b, &[4, 9]);
+            let (u, half) = (times(b, x, 0.9), number(b, 0.5));
+            let erf = call(b, "Erf", &[u]);
+            let erf = times(b, erf, 0.5);
+            let gate = call(b, "Add", &[erf, half]);
+            vec![call(b, "Mul", &[x, gate])]
+        }),
+        ("gelu", "tanh(0.79788·x + 0.07979·x³)", |b, _| {
+            let x = input(b, &[4, 9]);
+            let (u, three, one) = (times(b, x, 0.797_884_56), number(b, 3.0), number(b, 1.0));
+            let third = call(b, "Pow", &[x, three]);
+            let third = times(b, third, 0.079_788_456);
+            let u = call(b, "Add", &[u, third]);
+            let tanh = call(b, "Tanh", &[u]);
+            let gate = call(b, "Add", &[tanh, one]);
+            let half = times(b, x, 0.5);
+            vec![call(b, "Mul", &[half, gate])]
+        }),
+        ("gelu", "0.5 + 0.25·f(x)", |b, _| {
+            let x = input(b, &[4, 9]);
+            let (u, half) = (times(b, x, 0.5f64.sqrt()), number(b, 0.5));
+            let erf = call(b, "Erf", &[u]);
+            let erf = times(b, erf, 0.25);
+            let gate = call(b, "Add", &[half, erf]);
+            vec![call(b, "Mul", &[gate, x])]
+        }),
+        ("merge-scales", "no normal number of f32", |b, _| scaled_twice(b, F32, [1e25, 1e25])),
+        ("merge-scales", "no normal number of f32", |b, _| scaled_twice(b, F32, [1e-20, -1e-25])),
+        ("merge-scales", "no normal number of f32", |b, _| scaled_twice(b, F32, [1e-20, 1e-19])),
+        ("merge-scales", "no normal number of f64", |b, _| scaled_twice(b, F64, [1e200, 1e200])),
+        ("merge-scales", "no normal number of f16", |b, _| scaled_twice(b, F16, [256.0, 256.0])),
+        ("merge-scales", "no normal number of f16", |b, _| scaled_twice(b, F16, [1.0 / 256.0, 1.0 / 128.0])),
+        ("merge-scales", "no normal number of bf16", |b, _| scaled_twice(b, BF16, [2e19, 2e19])),
+        ("scale-into-product", "no normal number of f32", |b, _| {
+            let (x, w, by) = (input(b, &[9, 3]), input(b, &[3, 9]), number(b, 1e-39));
+            let y = b.matmul(x, w, false, false).unwrap();
+            vec![call(b, "Div", &[y, by])]
+        }),
+    ];
+    for (rule, why, build) in nearly {
+        let report = support::report(&Case { rule: "", way: 0, build: *build }, Level::Memory, Stage::Before);
+        assert!(report.fired.iter().all(|f| f.rule != *rule), "{report}");
+        let told = report.missed.iter().any(|m| m.rule == *rule && m.why.contains(why));
+        assert!(told, "{rule}: {why}\n{report}");
+    }
+    // The last numbers that fit.
+    for (dtype, by) in [(F16, [256.0, 255.0]), (F32, [1e19, 3e19]), (BF16, [1e19, 3e19])] {
+        let mut g = graph::Graph::default();
+        g.outputs = scaled_twice(&mut Builder::new(&mut g), dtype, by);
+        let report = support::rewritten(&g, Level::Fast, Stage::After).report;
+        assert!(report.fired.iter().any(|f| f.rule == "merge-scales"), "{dtype} {report}");
+    }
+}
+
+/// A class that holds its own product by 1 ends no search in itself.
+#[test]
+fn unit_scales_on_the_way_hide_no_pattern() {
+    let build: fn(&mut Builder<'_>, u32) -> Vec<ValueId> = |b, _| {
+        let between = |b: &mut Builder<'_>, s| {
+            let s = times(b, s, 0.5);
+            times(b, s, 1.0)
+        };
+        almost_attention(b, between, |b, p| times(b, p, 1.0))
+    };
+    let fired = check(&Case { rule: "attention", way: 0, build }, Level::Memory, Stage::Before);
+    assert!(fired.contains(&"attention".to_owned()), "{fired:?}");
+    let build: fn(&mut Builder<'_>, u32) -> Vec<ValueId> = |b, _| {
+        let between = |b: &mut Builder<'_>, s| {
+            let s = call(b, "Relu", &[s]);
+            times(b, s, 1.0)
+        };
+        almost_attention(b, between, |_, p| p)
+    };
+    check(&Case { rule: "attention", way: 0, build }, Level::Memory, Stage::Before);
 }

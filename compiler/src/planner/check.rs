@@ -3,7 +3,16 @@
 //! Everything after it indexes without looking: a problem that passes has only valid indices, a topological node order, consistent
 //! producers and views whose source is at hand when they are made.
 
-use super::problem::{Node, NodeId, Problem, ValueId};
+use super::problem::{Bytes, Nanos, Node, NodeId, Problem, ValueId};
+
+/// Sizes add up to less than this: parts of sums over trees, added with a sign, are some times as large.
+pub const MOST_BYTES: Bytes = 1 << 58;
+
+/// Times add up to less than this: a schedule may run a node again 2^12 times, and eight times the sum is a whole number in a float.
+pub const MOST_TIME: Nanos = 1 << 50;
+
+/// There are fewer nodes, and fewer values, than this: a bit or two of an index may say something else.
+const MOST_IDS: usize = 1 << 28;
 
 /// Why a problem is not well formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,12 +69,31 @@ pub enum ProblemError {
     /// The alignment is zero.
     #[error("the alignment is zero")]
     Alignment,
-    /// The sizes or times do not fit in 64 bits when added up.
-    #[error("the sizes or the times add up to more than can be counted; most by {at:?}")]
-    TooLarge {
-        /// Name of the largest value, or of the node that takes longest.
-        at: String,
+    /// What is added up without a look at overflows adds up to too much.
+    #[error(transparent)]
+    TooLarge(Box<TooLarge>),
+    /// Too many nodes or values.
+    #[error("{count} {what} are more than a plan can have: there must be less than {MOST_IDS}")]
+    TooMany {
+        /// `nodes` or `values`.
+        what: &'static str,
+        /// How many there are.
+        count: usize,
     },
+}
+
+/// A sum beyond its limit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} add up to {sum}, and a plan can count less than {limit}; most by {at:?}")]
+pub struct TooLarge {
+    /// `sizes in bytes` or `times in nanoseconds`.
+    pub what: &'static str,
+    /// The sum.
+    pub sum: u128,
+    /// What is too much.
+    pub limit: u64,
+    /// Name of the largest value, or of the node that takes longest.
+    pub at: String,
 }
 
 /// Checks that a problem is well formed.
@@ -143,17 +171,23 @@ fn check_sums(problem: &Problem) -> Result<(), ProblemError> {
     let bytes =
         bytes.map(u128::from).sum::<u128>() + u128::from(problem.resident) + u128::from(problem.alignment);
     let times: u128 = nodes.map(|i| u128::from(i.time)).sum();
-    // A schedule may run a node many times: leave room for 2^12 times the sum.
-    if bytes >= 1 << 62
-        || times >= 1 << 50
-        || problem.nodes.len() >= 1 << 28
-        || problem.values.len() >= 1 << 28
-    {
+    let too_large = |what, sum, limit, at: Option<&String>| {
+        let at = at.cloned().unwrap_or_default();
+        Err(ProblemError::TooLarge(Box::new(TooLarge { what, sum, limit, at })))
+    };
+    if bytes >= u128::from(MOST_BYTES) {
+        let largest = problem.values.iter().max_by_key(|v| v.bytes);
+        return too_large("sizes in bytes", bytes, MOST_BYTES, largest.map(|v| &v.name));
+    }
+    if times >= u128::from(MOST_TIME) {
         let longest = |n: &&Node| n.implementations.iter().map(|i| i.time).max();
-        let (value, node) =
-            (problem.values.iter().max_by_key(|v| v.bytes), problem.nodes.iter().max_by_key(longest));
-        let at = if bytes >= 1 << 62 { value.map(|v| &v.name) } else { node.map(|n| &n.name) };
-        return Err(ProblemError::TooLarge { at: at.cloned().unwrap_or_default() });
+        let longest = problem.nodes.iter().max_by_key(longest);
+        return too_large("times in nanoseconds", times, MOST_TIME, longest.map(|n| &n.name));
+    }
+    for (what, count) in [("nodes", problem.nodes.len()), ("values", problem.values.len())] {
+        if count >= MOST_IDS {
+            return Err(ProblemError::TooMany { what, count });
+        }
     }
     Ok(())
 }

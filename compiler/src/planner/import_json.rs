@@ -3,11 +3,14 @@
 //! The format in which other planners' results are published (`nodes` with `id`, `name`, `inputs`, `bytes`, `cost`, `is_param`;
 //! `outputs`), read as a planning problem so that ours can be compared with them. Its convention is kept: parameters, graph outputs and
 //! static bytes count 0, there is no workspace and no overwriting, every node runs at least once, sizes are not rounded. A cost is
-//! taken as nanoseconds whatever its unit: only fractions of it mean anything.
+//! taken as nanoseconds whatever its unit: only fractions of it mean anything. Where they add up to 2^50 or more, the unit is made coarser.
 
 use serde_json::{Map, Value as Json};
 
-use crate::planner::problem::{Implementation, Node, NodeId, Problem, Value, ValueId};
+use crate::planner::{
+    coarse::coarsen,
+    problem::{Implementation, Node, NodeId, Problem, Value, ValueId},
+};
 
 /// What is wrong with a graph file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -148,6 +151,7 @@ pub fn import(text: &str) -> Result<Imported, JsonError> {
         value.bytes = 0;
         value.keep_to_end = true;
     }
+    coarsen(&mut problem);
     Ok(Imported { problem, node_ids })
 }
 
@@ -203,7 +207,7 @@ impl<'a> Object<'a> {
 }
 
 fn whole(value: &Json) -> Option<u64> {
-    let float = |f: f64| (f >= 0.0 && f.fract() == 0.0 && f < 9.0e15).then_some(f as u64);
+    let float = |f: f64| (f >= 0.0 && f.fract() == 0.0 && f < 2f64.powi(64)).then_some(f as u64);
     value.as_u64().or_else(|| value.as_f64().and_then(float))
 }
 
@@ -265,6 +269,19 @@ mod tests {
             import(&twice).unwrap_err().to_string(),
             "node 2 (\"node8\"): id 8 is taken by an earlier node"
         );
+    }
+
+    #[test]
+    fn whole_floats_are_numbers_below_the_limit() {
+        let cost = |text: &str| {
+            import(&SMALL.replace("6.0", text)).map(|i| i.problem.nodes[1].implementations[0].time)
+        };
+        assert_eq!((cost("1e15"), cost("6e0")), (Ok(1_000_000_000_000_000), Ok(6)));
+        // In units of 2^13.
+        assert_eq!(cost("9.2e18"), Ok(9_200_000_000_000_000_000 >> 13));
+        for wrong in ["1.8446744073709552e19", "-1e3", "0.5", "1e300"] {
+            assert!(cost(wrong).unwrap_err().to_string().contains("below 2^64"), "{wrong}");
+        }
     }
 
     #[test]

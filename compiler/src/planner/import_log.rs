@@ -13,7 +13,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::planner::problem::{Bytes, Implementation, Nanos, Node, NodeId, Problem, Value, ValueId};
+use crate::planner::{
+    coarse::coarsen,
+    problem::{Bytes, Implementation, Nanos, Node, NodeId, Problem, Value, ValueId},
+};
 
 /// What is wrong with a log. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,7 +132,7 @@ pub struct ImportedLog {
     pub problem: Problem,
     /// Peak bytes of the run that never evicts and frees with the last reference: ratio 1 of budgets.
     pub baseline_peak: Bytes,
-    /// Time of all operators together.
+    /// Time of all operators together. Where that is 2^50 or more, the problem has coarser units.
     pub baseline_time: Nanos,
 }
 
@@ -573,6 +576,7 @@ impl Reader {
             let value = &mut self.problem.values[tensor.value as usize];
             value.keep_to_end = !value.resident;
         }
+        coarsen(&mut self.problem);
         Ok(ImportedLog { problem: self.problem, baseline_peak: self.peak, baseline_time: self.time })
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod bounds;
 pub mod check;
+mod coarse;
 mod decode;
 mod driver;
 pub mod import_json;

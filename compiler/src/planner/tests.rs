@@ -1,6 +1,7 @@
 //! Properties that hold on every problem, and small problems with known answers.
 
 mod foresight;
+mod large;
 mod long;
 
 use super::decode::{Evaluator, Genome};

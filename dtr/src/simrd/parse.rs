@@ -154,6 +154,10 @@ impl Log {
             if reader.read_line(&mut text).map_err(|source| ParseError::Io { line, source })? == 0 {
                 break;
             }
+            if line == 1 && text.starts_with('\u{feff}') {
+                // A mark of byte order, as some editors put in front.
+                text.remove(0);
+            }
             if text.trim().is_empty() {
                 continue;
             }

@@ -96,15 +96,15 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
     }
     args.planner.refuse_pool("a graph or a log")?;
     let source = source(args)?;
+    let path = args.from_log.as_ref().or(args.from_graph.as_ref());
+    let name = || path.map_or_else(String::new, |p| p.display().to_string());
     if source.problem.nodes.is_empty() {
-        let path = args.from_log.as_ref().or(args.from_graph.as_ref());
-        let name = path.map_or_else(String::new, |p| p.display().to_string());
-        return Err(CliError::bad_input(format!("{name}: it has no nodes, there is nothing to plan")));
+        return Err(CliError::bad_input(format!("{}: it has no nodes, there is nothing to plan", name())));
     }
     let budget = match (args.budget_bytes, args.budget_ratio) {
         (Some(bytes), _) => bytes,
-        (None, Some(r)) if r > 0.0 => (source.whole as f64 * r) as u64,
-        _ => return Err(CliError::usage("--budget-ratio is a number above 0, such as 0.5")),
+        (None, Some(r)) => (source.whole as f64 * r) as u64,
+        (None, None) => return Err(CliError::usage("give --budget-bytes or --budget-ratio")),
     };
     let progress = Arc::new(Progress::new(global.quiet));
     let options = planner::Options {
@@ -142,7 +142,7 @@ pub fn run(args: &Args, global: Global) -> Result<u8, CliError> {
             refuse(&refused, proved, start, global);
             Ok(INFEASIBLE)
         }
-        Err(e) => Err(CliError::bad_input(e.to_string())),
+        Err(e) => Err(CliError::bad_input(format!("{}: {e}", name()))),
     }
 }
 

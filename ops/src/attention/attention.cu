@@ -96,15 +96,34 @@ KERNEL(forward, const T *q, const T *k, const T *v, const MASK *mask, T *y, STAT
         }
         if (row < oq.rows) {
             W scaled = (W)1 / sum;
+#ifdef GUARDED
+            // Probabilities that are NaN, or of which there are none: a sum of zeros, which is NaN beside values that are no numbers.
+            bool nothing = !(sum > (W)0);
+            if (nothing) {
+                scaled = 1;
+#pragma unroll
+                for (int e = 0; e < EACH; e++) {
+                    acc[e] = 0;
+                    for (I j = 0; j < ok.rows; j++)
+                        if (column + 16 * e < ov.columns)
+                            acc[e] += (W)0 * up(values.of(j, column + 16 * e));
+                }
+            }
+#endif
 #pragma unroll
             for (int e = 0; e < EACH; e++)
                 if (column + 16 * e < ov.columns)
                     y[oy.at(i) + row * oy.stride() + column + 16 * e] = down<T>(acc[e] * scaled);
             if (chunk == 0 && c == 0) {
                 // Two numbers: where scores are large, one has no digits for the logarithm.
-                W whole = m_rint(most);
+                W whole = m_rint(most), beyond = m_log(sum) + (most - whole);
+#ifdef GUARDED
+                // What makes probabilities again of scores that are all minus infinity gives 0 then.
+                if (nothing && most == none)
+                    whole = beyond = 0;
+#endif
                 shifts[i * oq.rows + row] = down<STAT>(whole);
-                rest[i * oq.rows + row] = down<STAT>(m_log(sum) + (most - whole));
+                rest[i * oq.rows + row] = down<STAT>(beyond);
             }
         }
     }

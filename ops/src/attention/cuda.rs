@@ -56,6 +56,9 @@ fn types(b: &mut Builder, s: &Signature<'_>, stat: DType, p: &Plan) -> Result<()
     if p.mask.as_ref().is_some_and(|m| m.fill.is_some()) {
         b.define("KEPT", 1);
     }
+    if p.guarded {
+        b.define("GUARDED", 1);
+    }
     Ok(())
 }
 

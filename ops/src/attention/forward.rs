@@ -3,7 +3,7 @@
 use super::{
     COLUMNS, PER_SCORE, ROWS, TILES,
     mask::Given,
-    shape::{Plan, exported, infer, straight, swapped},
+    shape::{Plan, exported, guarded, infer, straight, swapped},
 };
 use crate::{
     Facts, OpDef, OpError, Signature, Work,
@@ -20,7 +20,8 @@ use graph::{Attrs, DType, TensorType};
 ///
 /// Inputs: q `[.., H, S, D]`, k `[.., H, T, D]`, v `[.., H, T, E]`, optional mask that spreads over `[.., H, S, T]`. Outputs: y
 /// `[.., H, S, E]`, and the log-sum-exp of each row of scores as a shift and the rest `[.., H, S]` ([`log_sum`]). Attributes: `scale`;
-/// `fill`: the mask is boolean, and scores become this number where it is false; `q_swapped`, `k_swapped`, `v_swapped`, `y_swapped`: 1
+/// `fill`: the mask is boolean, and scores become this number where it is false; `guarded`: 1 where probabilities that are NaN count as 0,
+/// those of rows of which a mask leaves nothing among them (their log-sum-exp is then 0, which makes them 0 in the gradient, too); `q_swapped`, `k_swapped`, `v_swapped`, `y_swapped`: 1
 /// where the axes H and S (T) stand the other way round. The mask has no gradient: it would be a score matrix.
 pub struct Attention;
 
@@ -100,10 +101,17 @@ impl OpDef for Attention {
         let ([_, _, v], scores, _) = exported(x, 3)?;
         let rank = x.sig.input(0)?.shape.rank();
         let p = scores.call_with("Softmax", Attrs::new().with("axis", -1));
+        let is_guarded = guarded(x.sig.attrs)?;
+        let p = if is_guarded { p.is_nan().pick(0.0, p) } else { p };
         let y = x.call("MatMul", &[p, v], Attrs::new());
         x.set(0, straight(y, rank, swapped(x.sig.attrs)?[3]));
         if x.used(1) || x.used(2) {
-            written_log_sum(x, scores, rank - 1);
+            let written = written_log_sum(scores, rank - 1);
+            let largest = scores.reduce("ReduceMax", &[rank as i64 - 1], false);
+            for (i, n) in written.into_iter().enumerate() {
+                let n = if is_guarded { largest.equals(f64::NEG_INFINITY).pick(0.0, n) } else { n };
+                x.set(i + 1, n);
+            }
         }
         Ok(())
     }
@@ -133,6 +141,9 @@ pub(super) fn cases(
         case(Attrs::new().with("scale", 0.7).with("fill", -1.5), name, shapes, Some(mask))
     };
     let scale = || Attrs::new().with("scale", 0.7);
+    let none = f64::NEG_INFINITY;
+    let left = |shape, mask: &[f64]| CaseInput::float(shape, Fill::Values(mask.to_vec()));
+    let guarded = || scale().with("guarded", 1);
     let swap = scale().with("q_swapped", 1).with("v_swapped", 1).with("y_swapped", 1);
     vec![
         make(scale(), "one head", [&[3, 4], &[5, 4], &[5, 2]], None),
@@ -158,6 +169,27 @@ pub(super) fn cases(
             [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]],
             &[2, 3, 1],
             &[1.0, 0.0, 1.0, 1.0, 1.0, 0.0],
+        ),
+        case(
+            guarded(),
+            "nothing left of a row",
+            [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]],
+            Some(left(&[3, 4], &[0.0, none, 0.5, none, none, none, none, none, none, -0.5, 0.0, 0.0])),
+        ),
+        case(
+            guarded().with("fill", none),
+            "nothing kept of a row",
+            [&[2, 3, 2], &[2, 4, 2], &[2, 4, 3]],
+            Some(CaseInput {
+                fill: Fill::Values(vec![1.0, 0.0, 1.0, 1.0, 1.0, 0.0]),
+                ..CaseInput::ints(DType::Bool, &[2, 3, 1], 0, 2)
+            }),
+        ),
+        make(
+            guarded().with("v_swapped", 1),
+            "guarded for nothing",
+            [&[2, 3, 4], &[2, 5, 4], &[5, 2, 3]],
+            None,
         ),
     ]
 }
@@ -236,15 +268,42 @@ fn forward<T: Math>(p: &Plan, io: &Io<'_>) {
                             multiply(shape, T::ONE, Mat::rows(tile, ld), values, beta, Mat::rows(out, sy));
                         }
                         for r in 0..rows {
-                            scaled(p.y.columns, out.add(r * sy), T::from_f64(1.0 / sum[r]));
                             let line = i * p.q.rows + first + r;
-                            [*shift.0.add(line), *rest.0.add(line)] = log_sum(max[r], sum[r]);
+                            let logs = [shift.0.add(line), rest.0.add(line)];
+                            // Of numbers the largest alone gives 1; the sum of others is NaN, or 0 where there are none.
+                            if p.guarded && (sum[r].is_nan() || sum[r] == 0.0) {
+                                let values = v.0.add(p.v.at(i)).cast_const();
+                                nothing(p, values, out.add(r * sy));
+                                let is_empty = max[r] == T::NEG_INFINITY;
+                                [*logs[0], *logs[1]] =
+                                    if is_empty { [T::ZERO; 2] } else { log_sum(max[r], sum[r]) };
+                                continue;
+                            }
+                            scaled(p.y.columns, out.add(r * sy), T::from_f64(1.0 / sum[r]));
+                            [*logs[0], *logs[1]] = log_sum(max[r], sum[r]);
                         }
                     }
                 }
             }
         },
     );
+}
+
+/// A row of results whose probabilities are all 0: 0, or NaN beside values that are no numbers.
+///
+/// # Safety
+///
+/// The matrix of values and the row are valid.
+unsafe fn nothing<T: Math>(p: &Plan, values: *const T, out: *mut T) {
+    for c in 0..p.v.columns {
+        let mut sum = T::ZERO;
+        for j in 0..p.v.rows {
+            // SAFETY: by this function's contract.
+            sum += T::ZERO * unsafe { *values.add(j * p.v.stride() + c) };
+        }
+        // SAFETY: as before.
+        unsafe { *out.add(c) = sum };
+    }
 }
 
 /// Multiplies `n` elements by a number.

@@ -60,6 +60,15 @@ pub(super) fn fill(s: &Signature<'_>) -> Result<Option<f64>, OpError> {
     Ok(s.attrs.get("fill").map(|_| s.attrs.float_or("fill", 0.0)).transpose()?)
 }
 
+/// Whether probabilities that are NaN count as 0.
+pub(super) fn guarded(attrs: &Attrs) -> Result<bool, OpError> {
+    match attrs.int_or("guarded", 0)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        n => Err(OpError::invalid(format!("guarded must be 0 or 1, not {n}"))),
+    }
+}
+
 /// Types of y and of the log-sum-exp of its rows, from q, k, v and an optional mask at these inputs. With 16-bit floats the log-sum-exp is
 /// float32, and the mask may be.
 pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], OpError> {
@@ -98,6 +107,7 @@ pub(super) fn infer(s: &Signature<'_>, mask: usize) -> Result<[TensorType; 2], O
         same_shape(&scores, &spread, "the mask must spread over the scores")?;
     }
     s.attrs.float_or("scale", 1.0)?;
+    guarded(s.attrs)?;
     let y = join(&(pq.0, pq.1, pv.2), swap[3]);
     let sums = if is_half(q.dtype) { DType::F32 } else { q.dtype };
     Ok([TensorType { dtype: q.dtype, shape: y }, TensorType { dtype: sums, shape: rows }])
@@ -185,6 +195,7 @@ pub(super) struct Plan {
     pub(super) y: Operand,
     pub(super) mask: Option<Mask>,
     pub(super) scale: f64,
+    pub(super) guarded: bool,
 }
 
 impl Plan {
@@ -211,7 +222,8 @@ impl Plan {
         };
         let scale = s.attrs.float_or("scale", 1.0)?;
         let y = Operand::new(&y.shape, swap[3])?;
-        Ok(Plan { matrices: lead.iter().product(), q, k, v, y, mask, scale })
+        let guarded = guarded(s.attrs)?;
+        Ok(Plan { matrices: lead.iter().product(), q, k, v, y, mask, scale, guarded })
     }
 
     /// Rows and columns of a tile.

@@ -171,7 +171,9 @@ impl OpDef for LinearCrossEntropy {
         let dtype = scores.dtype();
         x.set(0, x.node("SoftmaxCrossEntropyLoss", &inputs, super::labels::exported(x)?, &[dtype])[0]);
         if x.used(1) || x.used(2) {
-            written_log_sum(x, scores, 1);
+            let [shift, rest] = written_log_sum(scores, 1);
+            x.set(1, shift);
+            x.set(2, rest);
         }
         Ok(())
     }

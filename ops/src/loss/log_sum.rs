@@ -4,10 +4,7 @@
 //! left for the logarithm of the sum, and each probability would come out as 1. Beside a shift it keeps all of them. The shift is whole so
 //! that it has no gradient and is the same however scores were rounded: the rest can be compared between devices.
 
-use crate::{
-    cpu::math::Math,
-    export::{Export, Term},
-};
+use crate::{cpu::math::Math, export::Term};
 
 /// The shift, and max + ln sum less the shift.
 #[inline(always)]
@@ -16,12 +13,11 @@ pub(crate) fn log_sum<T: Math>(max: T, sum: f64) -> [T; 2] {
     [shift, T::from_f64(libm::log(sum) + (max - shift).to_f64())]
 }
 
-/// Sets outputs 1 and 2 to these two numbers of scores along an axis.
-pub(crate) fn written_log_sum<'a>(x: &Export<'a>, scores: Term<'a>, axis: usize) {
+/// These two numbers of scores along an axis.
+pub(crate) fn written_log_sum(scores: Term<'_>, axis: usize) -> [Term<'_>; 2] {
     let axis = [axis as i64];
     let log = (scores - scores.reduce("ReduceMax", &axis, true)).call("Exp").sum(&axis, false).call("Log");
     let max = scores.reduce("ReduceMax", &axis, false);
     let shift = max.call("Round");
-    x.set(1, shift);
-    x.set(2, log + (max - shift));
+    [shift, log + (max - shift)]
 }

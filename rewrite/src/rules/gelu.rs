@@ -1,9 +1,10 @@
 //! GELU and Swish, in the forms in which exporters write them.
 //!
 //! x/2·(1 + erf(x/√2)), x/2·(1 + tanh(√(2/π)(x + 0.044715 x³))) and x·sigmoid(αx), with factors in any order, a division for a
-//! multiplication, x³ as a power or as products.
+//! multiplication, the half inside of the sum. What stands in erf and tanh is a polynomial in x and compared as one: exporters write it with
+//! powers or products, multiplied out or not.
 
-use super::{Effect, Found, Rule, Stage, arg, close, none, one, scaled, with_number};
+use super::{Effect, Found, Miss, Rule, Stage, arg, close, none, one, scaled, with_number};
 use crate::space::{Site, Space};
 use egg::Id;
 use graph::Attrs;
@@ -53,69 +54,124 @@ fn gelu(s: &mut Space<'_>, site: &Site) -> Found {
     } else {
         (factors(s, a, b), 1.0)
     };
+    let mut why = None;
     for way in ways {
         let numbers: Vec<f64> = way.iter().filter_map(|f| s.number(*f)).collect();
         let tensors: Vec<Id> = way.into_iter().filter(|f| s.number(*f).is_none()).collect();
-        let half = numbers.iter().product::<f64>() * before;
+        let by = numbers.iter().product::<f64>() * before;
         let [p, q] = tensors[..] else { continue };
-        if !close(half, 0.5) {
-            continue;
-        }
         for (x, gate) in [(p, q), (q, p)] {
-            if let Some(op) = form(s, x, gate) {
-                return one(s.call(op, Attrs::new(), &[x])?);
+            match form(s, x, gate, by) {
+                Ok(Some(op)) => return one(s.call(op, Attrs::new(), &[x])?),
+                Ok(None) => {}
+                Err(m) => _ = why.get_or_insert(m),
             }
         }
     }
-    none()
+    why.map_or_else(none, Err)
 }
 
-/// Which GELU x·gate/2 is.
-fn form(s: &Space<'_>, x: Id, gate: Id) -> Option<&'static str> {
+/// Which GELU by·x·gate is: the gate is a·(1 + f(x)) with by·a = 1/2.
+fn form(s: &Space<'_>, x: Id, gate: Id, by: f64) -> Result<Option<&'static str>, Miss> {
+    let mut why = None;
     for add in s.made(gate, "Add") {
-        let Some((inner, 1.0)) = with_number(s, &add) else { continue };
-        for erf in s.made(inner, "Erf") {
-            let (from, by) = scaled(s, arg(&erf, 0)?)?;
-            if s.same(from, x) && close(by, FRAC_1_SQRT_2) {
-                return Some("Gelu");
-            }
+        let Some((inner, one)) = with_number(s, &add) else { continue };
+        // f times a number, which may be 1.
+        for (f, slope) in [Some((inner, 1.0)), scaled(s, inner)].into_iter().flatten() {
+            // Without its half it is a part of one.
+            let Some(found) = function(s, x, f).filter(|_| close(by * one, 0.5)) else { continue };
+            let found = match found {
+                Ok(op) if close(by * slope, 0.5) => return Ok(Some(op)),
+                Ok(op) => {
+                    Miss(format!("it is x·(0.5 + {}·f(x)), where {op} is x·(0.5 + 0.5·f(x))", by * slope))
+                }
+                Err(m) => m,
+            };
+            why.get_or_insert(found);
         }
-        for tanh in s.made(inner, "Tanh") {
-            if is_tanh_argument(s, arg(&tanh, 0)?, x) {
-                return Some("GeluTanh");
-            }
+    }
+    why.map_or(Ok(None), Err)
+}
+
+/// Which GELU has this function of x in its gate: erf(x/√2), or tanh(√(2/π)·(x + 0.044715·x³)). With other numbers, which those are.
+fn function(s: &Space<'_>, x: Id, f: Id) -> Option<Result<&'static str, Miss>> {
+    for erf in s.made(f, "Erf") {
+        if let Some(p) = arg(&erf, 0).and_then(|u| polynomial(s, u, x, DEPTH)) {
+            let [c0, c1, c2, c3] = p;
+            return Some(match c0 == 0.0 && close(c1, FRAC_1_SQRT_2) && c2 == 0.0 && c3 == 0.0 {
+                true => Ok("Gelu"),
+                false => Err(Miss(format!("erf({}), where GELU has erf(0.70711·x)", written(&p)))),
+            });
+        }
+    }
+    for tanh in s.made(f, "Tanh") {
+        if let Some(p) = arg(&tanh, 0).and_then(|u| polynomial(s, u, x, DEPTH)) {
+            let [c0, c1, c2, c3] = p;
+            return Some(match c0 == 0.0 && close(c1, ROOT) && c2 == 0.0 && close(c3 / c1, CUBE) {
+                true => Ok("GeluTanh"),
+                false => {
+                    Err(Miss(format!("tanh({}), where GELU has tanh(0.79788·x + 0.035677·x³)", written(&p))))
+                }
+            });
         }
     }
     None
 }
 
-/// Whether `u` is √(2/π)·(x + 0.044715·x³).
-fn is_tanh_argument(s: &Space<'_>, u: Id, x: Id) -> bool {
-    let Some((sum, by)) = scaled(s, u) else { return false };
-    if !close(by, ROOT) {
-        return false;
+/// A polynomial in x, for people.
+fn written(p: &Polynomial) -> String {
+    let term = |(c, name): (&f64, &str)| (*c != 0.0).then(|| format!("{c:.5}{name}"));
+    p.iter().zip(["", "·x", "·x²", "·x³"]).filter_map(term).collect::<Vec<_>>().join(" + ")
+}
+
+/// Coefficients of 1, x, x² and x³.
+type Polynomial = [f64; 4];
+
+/// Operators from an argument down to x: x + 0.044715·x·x·x, scaled, has six. A class may hold itself: something must end the search.
+const DEPTH: u32 = 7;
+
+/// `t` as a polynomial in x, however it is written; constants are numbers.
+fn polynomial(s: &Space<'_>, t: Id, x: Id, depth: u32) -> Option<Polynomial> {
+    if s.same(t, x) {
+        return Some([0.0, 1.0, 0.0, 0.0]);
     }
-    let cubic = |t: Id| scaled(s, t).is_some_and(|(c, by)| close(by, CUBE) && is_cube(s, c, x));
-    s.made(sum, "Add").iter().any(|add| {
-        let (a, b) = (arg(add, 0), arg(add, 1));
-        a.zip(b).is_some_and(|(a, b)| s.same(a, x) && cubic(b) || s.same(b, x) && cubic(a))
+    if let Some(n) = s.number(t) {
+        return Some([n, 0.0, 0.0, 0.0]);
+    }
+    // What has another type is no function of x alone.
+    let depth = depth.checked_sub(1).filter(|_| s.ty(t) == s.ty(x))?;
+    let of = |m: &Site, i| polynomial(s, arg(m, i)?, x, depth);
+    let both = |m: &Site| Some((of(m, 0)?, of(m, 1)?));
+    let mul = |(a, b)| product(&a, &b);
+    let found = s.made(t, "Mul").iter().find_map(|m| both(m).and_then(mul));
+    let found = found.or_else(|| {
+        let sum = |(a, b): (Polynomial, Polynomial)| std::array::from_fn(|i| a[i] + b[i]);
+        s.made(t, "Add").iter().find_map(both).map(sum)
+    });
+    let found = found.or_else(|| {
+        s.made(t, "Div").iter().find_map(|m| {
+            let by = s.number(arg(m, 1)?)?;
+            of(m, 0).map(|a| a.map(|c| c / by))
+        })
+    });
+    found.or_else(|| {
+        s.made(t, "Pow").iter().find_map(|m| {
+            let (base, n) = (of(m, 0)?, s.number(arg(m, 1)?)?);
+            let square = product(&base, &base).filter(|_| n == 2.0 || n == 3.0)?;
+            if n == 2.0 { Some(square) } else { product(&square, &base) }
+        })
     })
 }
 
-fn is_cube(s: &Space<'_>, c: Id, x: Id) -> bool {
-    let power = s.made(c, "Pow").iter().any(|p| {
-        let n = arg(p, 1).and_then(|n| s.number(n));
-        n == Some(3.0) && arg(p, 0).is_some_and(|b| s.same(b, x))
-    });
-    let square = |q: Id| {
-        let product = |m: &Site| arg(m, 0).zip(arg(m, 1)).is_some_and(|(a, b)| s.same(a, x) && s.same(b, x));
-        s.made(q, "Mul").iter().any(product)
-    };
-    let product = |m: &Site| {
-        let pair = arg(m, 0).zip(arg(m, 1));
-        pair.is_some_and(|(a, b)| s.same(a, x) && square(b) || s.same(b, x) && square(a))
-    };
-    power || s.made(c, "Mul").iter().any(product)
+/// The product of two polynomials, if its degree is at most 3.
+fn product(a: &Polynomial, b: &Polynomial) -> Option<Polynomial> {
+    let mut out = [0.0; 4];
+    for (i, a) in a.iter().enumerate().filter(|(_, a)| **a != 0.0) {
+        for (j, b) in b.iter().enumerate().filter(|(_, b)| **b != 0.0) {
+            *out.get_mut(i + j)? += a * b;
+        }
+    }
+    Some(out)
 }
 
 fn swish(s: &mut Space<'_>, site: &Site) -> Found {

@@ -13,12 +13,14 @@ mod gradients;
 mod movement;
 mod normalization;
 mod scale;
+mod scores;
 
 use crate::{
     Level,
     space::{Site, Space},
 };
 use egg::Id;
+use graph::DType;
 
 /// What a rule may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,16 +129,29 @@ fn with_number(space: &Space<'_>, site: &Site) -> Option<(Id, f64)> {
     }
 }
 
-/// `tensor` as number · other: through Mul, and through Div by a number.
+/// `tensor` as number · another: through Mul, and through Div by a number.
 fn scaled(space: &Space<'_>, tensor: Id) -> Option<(Id, f64)> {
-    let found = space.made(tensor, "Mul").iter().find_map(|s| with_number(space, s));
-    let found = found.or_else(|| {
-        space.made(tensor, "Div").iter().find_map(|s| {
-            let by = space.number(arg(s, 1)?)?;
-            Some((arg(s, 0)?, 1.0 / by))
-        })
-    });
-    found.filter(|(x, _)| space.ty(*x) == space.ty(tensor))
+    // A class that has its own product by 1 says nothing by it.
+    let another = |(x, _): &(Id, f64)| !space.same(*x, tensor) && space.ty(*x) == space.ty(tensor);
+    let mul = |s: &Site| with_number(space, s).filter(another);
+    let div = |s: &Site| {
+        let by = space.number(arg(s, 1)?)?;
+        Some((arg(s, 0)?, 1.0 / by)).filter(another)
+    };
+    let found = space.made(tensor, "Mul").iter().find_map(mul);
+    found.or_else(|| space.made(tensor, "Div").iter().find_map(div))
+}
+
+/// Whether a number is a normal one of a type: neither 0 nor infinite there, and with all its digits.
+fn normal(dtype: DType, x: f64) -> bool {
+    let (least, most) = match dtype {
+        DType::F16 => (2f64.powi(-14), 65504.0),
+        // The same exponents, and a significand of 8 bits.
+        DType::BF16 => (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX) * (1.0 - 2f64.powi(-8))),
+        DType::F32 => (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)),
+        _ => (f64::MIN_POSITIVE, f64::MAX),
+    };
+    (least..=most).contains(&x.abs())
 }
 
 /// Whether two numbers agree to single precision.

@@ -1,8 +1,8 @@
 //! Multiplications by numbers: idle ones, several in a row, one beside a product. Only constants are folded: a trained scale stays.
 
-use super::{Effect, Equal, Found, Rule, arg, flags, none, one, scaled, with_number};
+use super::{Effect, Equal, Found, Miss, Rule, arg, flags, none, normal, one, scaled, with_number};
 use crate::space::{Site, Space};
-use graph::Attrs;
+use graph::{Attrs, DType};
 
 /// x·1, x/1 and x - 0 are x.
 pub(super) const UNIT_SCALE: Rule = Rule {
@@ -75,6 +75,10 @@ fn factor(s: &Space<'_>, site: &Site) -> Option<(egg::Id, f64)> {
 fn merge_scales(s: &mut Space<'_>, site: &Site) -> Found {
     let Some((y, b)) = factor(s, site) else { return none() };
     let Some((x, a)) = scaled(s, y) else { return none() };
+    let dtype = s.ty(x).dtype;
+    if !normal(dtype, a * b) {
+        return Err(Miss(format!("{a:?} times {b:?} is no normal number of {dtype}")));
+    }
     let both = s.scalar(x, a * b);
     one(s.call("Mul", Attrs::new(), &[x, both])?)
 }
@@ -82,9 +86,14 @@ fn merge_scales(s: &mut Space<'_>, site: &Site) -> Found {
 fn scale_into_product(s: &mut Space<'_>, site: &Site) -> Found {
     let Some((y, by)) = factor(s, site) else { return none() };
     let mut out = Vec::new();
+    // Products compute 16-bit floats in float32.
+    let arithmetic = if s.ty(y).dtype == DType::F64 { DType::F64 } else { DType::F32 };
     for p in s.made(y, "MatMul") {
         let (Some(a), Some(b)) = (arg(&p, 0), arg(&p, 1)) else { continue };
         if s.shape(a).rank() == 2 && s.shape(b).rank() == 2 {
+            if !normal(arithmetic, by) {
+                return Err(Miss(format!("{by:?} is no normal number of {arithmetic}")));
+            }
             let (ta, tb) = flags(s, &p);
             let attrs = Attrs::new().with("trans_a", ta).with("trans_b", tb);
             let attrs = attrs.with("alpha", by).with("beta", 1.0);
