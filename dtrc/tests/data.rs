@@ -236,3 +236,29 @@ fn rows_are_cut_beside_open_sizes() {
     let three = data("three.npz", &[3]);
     dtrc(&[&short[..], &[&three]].concat()).fails(65, &["[3, 7, 3]", "does not fit"]);
 }
+
+#[test]
+fn an_input_may_be_called_as_another_is_marked() {
+    use support::onnx::{graph, int, node, write};
+    let dir = tempfile::tempdir().unwrap();
+    let nodes =
+        vec![node("Sub", "x in:x", "d", vec![]), node("ReduceSum", "d", "y", vec![int("keepdims", 0)])];
+    let mut g = graph("x[N] a[N]", nodes, "y[]", vec![]);
+    g.input[1].name = "in:x".to_owned();
+    let model = write(dir.path(), "marked.onnx", 12, g);
+    let value = |v: f32| [v; 3].iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let shape = [3];
+    let run = |name: &str, arrays: &[(&str, f32)]| {
+        let arrays: Vec<Array<'_>> =
+            arrays.iter().map(|(n, v)| (*n, DType::F32, &shape[..], value(*v))).collect();
+        let (data, out) = (file(dir.path(), name, &arrays), dir.path().join("y.npz").display().to_string());
+        let done = dtrc(&["run", &model, "--inference", "--budget", "1M", "--data", &data, "-o", &out]);
+        let y = || runtime::data::npz::Npz::open(Path::new(&out)).unwrap().read("y").unwrap().to_floats();
+        (done.code == 0).then(y)
+    };
+    // In either order in the file, and with both marked.
+    for arrays in [[("x", 5.0), ("in:x", 1.0)], [("in:x", 1.0), ("x", 5.0)], [("in:in:x", 1.0), ("x", 5.0)]] {
+        assert_eq!(run("two.npz", &arrays), Some(vec![12.0]), "{arrays:?}");
+    }
+    assert_eq!(run("one.npz", &[("in:x", 1.0)]), None);
+}

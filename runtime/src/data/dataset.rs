@@ -229,7 +229,10 @@ impl Part {
         };
         let mut found = Vec::new();
         for w in wanted {
-            let at = arrays.iter().position(|(n, _)| is_for(n, &w.name));
+            // Another input may be called as the marked name of this one.
+            let own = arrays.iter().position(|(n, _)| *n == w.name);
+            let marked = |n: &str| is_for(n, &w.name) && wanted.iter().all(|other| other.name != n);
+            let at = own.or_else(|| arrays.iter().position(|(n, _)| marked(n)));
             let at =
                 at.ok_or_else(|| fail(format!("no array {:?} of type {}; there are {names}", w.name, w.ty)))?;
             found.push((w.clone(), arrays.remove(at).1));
