@@ -412,7 +412,7 @@ fn a_size_that_the_model_does_not_take_is_above_the_largest() {
     let text = max("seq", "batch=1", "300K", &[]).ok().stdout;
     assert!(text.contains("seq = 65: the model does not take it: "), "{text}");
     // No batch helps where the other size is wrong.
-    max("batch", "seq=65", "300K", &[]).fails(65, &["batch from 1 to ", "broadcast"]);
+    max("batch", "seq=65", "300K", &[]).fails(65, &["no batch from 1 to ", "broadcast"]);
 }
 
 /// Graph JSON of (bytes, cost), a chain in which the last node reads the first one, too.

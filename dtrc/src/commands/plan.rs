@@ -27,6 +27,7 @@ use std::{
     group = clap::ArgGroup::new("limit").required(true).args(["budget_bytes", "budget_ratio"]),
     after_help = "\
 A graph has nodes with id, inputs, bytes and cost (is_param: always there, at no cost) and outputs; parameters and outputs count 0.
+Costs may have any unit: nanoseconds, operations.
 A log is read as a static graph with its measured costs: constants and what is alive at the end are resident, MUTATE copies.
 
 The answer is ok, infeasible-proved or not-found; the last two have exit code 2. lower_bound_fraction holds for schedules in any order,

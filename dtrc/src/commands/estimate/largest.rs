@@ -54,7 +54,7 @@ struct Search<M> {
     best: Option<(i64, M)>,
     /// The least above that and all that were too small for the model, with what is wrong with it.
     above: Option<(i64, Not)>,
-    /// The largest that is too small for the model, and what it said of the least.
+    /// The largest that is too small for the model, and what it says of that: where all are, another size is wrong, not this one.
     below: Option<(i64, CliError)>,
 }
 
@@ -72,8 +72,7 @@ fn search<M>(at: impl Fn(i64) -> Result<Result<M, Not>, CliError>) -> Result<Sea
                 if found.best.is_some() {
                     found.above.get_or_insert((next, Not::Taken(e)));
                 } else {
-                    let first = found.below.take().map_or(e, |(_, first)| first);
-                    found.below = Some((next, first));
+                    found.below = Some((next, e));
                 }
                 if next >= FIRST {
                     return Ok(found);
@@ -131,9 +130,9 @@ pub fn run(args: &Args, dim: &str, budget: u64, global: Global) -> Result<u8, Cl
         }
     };
     let Search { best, above, below } = search(at)?;
-    if let (None, None, Some((n, first))) = (&best, &above, below) {
+    if let (None, None, Some((n, e))) = (&best, &above, below) {
         progress.finish();
-        return Err(CliError { message: format!("{dim} from 1 to {n}: {}", first.message), ..first });
+        return Err(CliError { message: format!("no {dim} from 1 to {n} will do: {}", e.message), ..e });
     }
     // Only the answer is planned for time as well.
     let best = match best {
