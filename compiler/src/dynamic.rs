@@ -270,8 +270,8 @@ fn template(
         }
     }
     if kind != ProgramKind::Micro && options.optimizer.counts() {
-        let name = names.state(train::UPDATES);
-        g.add_state(name, train::updates_type(), StateKind::Optimizer, Init::Zeros);
+        let name = names.state(train::UPDATE);
+        g.add_state(name, scalar(DType::F32), StateKind::Optimizer, train::first_update());
     }
     let mut parameters = Vec::new();
     for s in &mut g.states {

@@ -24,7 +24,7 @@ const NAMES: [&str; 16] = [
     "w/m~2",
     "rm/pending",
     "step/loss",
-    "step/updates",
+    "step/update",
     "amp/scale",
     "amp/good",
     "amp/skipped",

@@ -99,6 +99,14 @@ fn the_count_of_updates_outlives_a_run() {
             trained(d, &data, &[&kept[..], &["--steps", steps]].concat());
             assert_eq!(trained(d, &data, &[&kept[..], &["--resume"]].concat()), good, "{steps}, {more:?}");
         }
+        // Buckets and what is walked at every step go on from each other's checkpoints.
+        if !sizes.contains(&"N=3") {
+            let _ = std::fs::remove_dir_all(&folder);
+            let kept = ["--optimizer", "adam", "--checkpoint", &folder];
+            trained(d, &data, &[&kept[..], sizes, &["--steps", "2"]].concat());
+            let other: &[&str] = if sizes.is_empty() { &["--dim", "N=2,4"] } else { &[] };
+            assert_eq!(trained(d, &data, &[&kept[..], other, &["--resume"]].concat()), good, "{sizes:?}");
+        }
         // A step that ended a run is made again with other data, as the update that it is.
         let _ = std::fs::remove_dir_all(&folder);
         let kept = [&more[..], &["--checkpoint", &folder]].concat();

@@ -11,8 +11,8 @@ mod updates;
 pub use names::{GRADIENT, LOSS_SUM, Names, PENDING, is_named};
 use scaling::Scaling;
 pub use scaling::{GOOD, SCALE, SKIPPED, initial_scale};
-use updates::Updates;
-pub use updates::{UPDATES, updates_type};
+use updates::Update;
+pub use updates::{UPDATE, first_update};
 
 use crate::precision::{self, Amp};
 
@@ -570,12 +570,12 @@ fn update(
         None => inverse,
     };
     let lr = role_input(b, InputRole::LearningRate, "lr", DType::F32);
-    let updates = if options.optimizer.counts() {
+    let update = if options.optimizer.counts() {
         let wrap = |error| TrainError::Update { parameter: "number of the update".to_owned(), error };
         let step = role_input(b, InputRole::Step, "step", DType::I64);
-        let updates = Updates::new(b, names, step).map_err(wrap)?;
-        updates.commit(b, ok).map_err(wrap)?;
-        Some(updates)
+        let update = Update::new(b, names, step).map_err(wrap)?;
+        update.commit(b, ok).map_err(wrap)?;
+        Some(update)
     } else {
         None
     };
@@ -604,7 +604,7 @@ fn update(
                 }
             }
             Optimizer::Adam { beta1, beta2, eps, weight_decay, decoupled } => {
-                let number = updates.as_ref().map(|u| u.number);
+                let number = update.as_ref().map(|u| u.number);
                 let all = memory(b);
                 let [m, v] = all[..] else { return Err(wrap(OpError::invalid("no memory"))) };
                 let attrs = Attrs::new()
