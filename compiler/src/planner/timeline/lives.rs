@@ -9,7 +9,7 @@ use super::Timeline;
 /// Executed steps that bringing a group with many readers up to date is worth.
 const LOOK_UP: u64 = 16;
 /// With more groups than these, what is live over a slot is drawn, not listed; so many draws for one that is wanted.
-const MANY_GROUPS: usize = 2048;
+const MANY_GROUPS: usize = 1024;
 const DRAWS: usize = 32;
 
 /// An instance's life: from the slot that makes it to the slot that reads it last (the end, if it is kept).
@@ -52,7 +52,10 @@ impl Timeline<'_, '_> {
     pub(crate) fn live_over(&mut self, slot: u32, out: &mut Vec<u32>) {
         out.clear();
         self.work += self.index.groups() as u64 / 16;
-        out.extend((0..self.index.groups() as u32).filter(|&g| self.is_over(g, slot)));
+        // Few of all groups: a pass over the spans alone is much shorter.
+        let spans = self.spans.iter().enumerate();
+        let around = spans.filter(|(_, (start, last))| *start < slot && *last > slot).map(|(g, _)| g as u32);
+        out.extend(around.filter(|&g| self.is_over(g, slot)));
     }
 
     /// Some of the groups that are live over a slot: all of them, or, where there are many groups, up to `wanted` of them at random.
