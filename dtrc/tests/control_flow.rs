@@ -561,3 +561,51 @@ fn what_was_never_collected_waits_for_open_sizes() {
     let text = dtrc(&["run", &model("K"), "--data", &data, "--budget", "1M"]);
     assert_eq!(text.code, 65, "{}", text.stderr);
 }
+
+/// What a decision was computed from in float32 is made again in halves: the step's product is another one of the same name.
+#[test]
+fn decisions_behind_products_train_in_halves() {
+    let dir = tempfile::tempdir().unwrap();
+    let branch = |name: &str, op: &str| {
+        body(
+            name,
+            graph("", vec![node(op, "a k", &format!("{name}.out"), vec![])], &format!("{name}.out"), vec![]),
+        )
+    };
+    let mut nodes = vec![
+        node("MatMul", "x w", "a", vec![]),
+        node("ReduceSum", "a", "s", vec![int("keepdims", 0)]),
+        node("Greater", "s zero", "c", vec![]),
+        node("If", "c", "y", vec![branch("then_branch", "Mul"), branch("else_branch", "Add")]),
+    ];
+    nodes.extend(mean_square("y"));
+    let inner = vec![
+        weight("w", &[4, 4], &floats(16, 1)),
+        weight("k", &[4], &floats(4, 2)),
+        weight("zero", &[], &[0.0]),
+    ];
+    let path = write(dir.path(), "m.onnx", 17, graph("x[3,4]", nodes, "loss[]", inner));
+    for sign in [1.0, -1.0] {
+        let x: Vec<f32> = floats(12, 3).iter().map(|v| v * sign).collect();
+        let data = arrays(&dir.path().join("d.npz"), &[("x", &[3, 4], &x)], &[]);
+        let step = |more: &[&str]| {
+            let fixed = ["--loss", "output:loss", "--lr", "0.1", "--state"];
+            let mut r = run(&path, &data, &[&fixed[..], more].concat());
+            (r.floats("loss").1[0], r.floats("w").1, r.floats("k").1)
+        };
+        let plain = step(&[]);
+        for amp in ["bf16", "fp16"] {
+            let halves = step(&["--amp", amp]);
+            let near =
+                |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 2e-2 * (1.0 + b.abs()));
+            assert!(halves != plain, "{amp}: nothing was rounded");
+            assert!(
+                near(&[halves.0], &[plain.0]) && near(&halves.1, &plain.1) && near(&halves.2, &plain.2),
+                "{halves:?} {plain:?}"
+            );
+            for pool in ["2304", "3072", "4096"] {
+                assert!(step(&["--amp", amp, "--dynamic-pool", pool]) == halves, "{amp} in {pool} bytes");
+            }
+        }
+    }
+}

@@ -236,8 +236,9 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.marks.resize(g.nodes.len().max(self.marks.len()), 0);
     }
 
-    /// Goes on with another graph that has the nodes which ran under the same names.
-    pub(crate) fn rebase(&mut self, old: &Graph, new: &Graph) {
+    /// Goes on with another graph that has the nodes which ran under the same names. What is another op there, or reads or makes something
+    /// else (another precision, say), runs again.
+    pub(crate) fn rebase(&mut self, old: &Graph, new: &Graph) -> Result<(), RuntimeError> {
         let values: HashMap<&str, usize> =
             new.values.iter().enumerate().map(|(i, v)| (&*v.name, i)).collect();
         let nodes: HashMap<&str, usize> = new.nodes.iter().enumerate().map(|(i, n)| (&*n.name, i)).collect();
@@ -245,10 +246,38 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         let ran = std::mem::take(&mut self.ran);
         let infos = std::mem::take(&mut self.infos.0);
         self.grow(new);
-        for (i, t) in tensors.into_iter().enumerate().filter(|(_, t)| t.is_some()) {
-            if let Some(v) = values.get(&*old.values[i].name) {
-                self.tensors[*v] = t;
+        // The same value in both graphs: values that no node makes, and outputs of nodes that are the same.
+        let mut same: Vec<Option<usize>> = old
+            .values
+            .iter()
+            .map(|v| {
+                let at = *values.get(&*v.name)?;
+                let made = |v: &graph::Value| matches!(v.def, ValueDef::Node { .. });
+                (!made(v) && !made(&new.values[at]) && v.ty == new.values[at].ty).then_some(at)
+            })
+            .collect();
+        for (i, n) in old.nodes.iter().enumerate() {
+            let Some(at) = nodes.get(&*n.name).copied() else { continue };
+            let to = &new.nodes[at];
+            let equal = |a: &ValueId, b: &ValueId| {
+                let (a, b) = (old.value(*a), new.value(*b));
+                a.name == b.name && a.ty == b.ty
+            };
+            let alike = n.op == to.op
+                && n.attrs == to.attrs
+                && n.inputs.len() == to.inputs.len()
+                && n.inputs.iter().zip(&to.inputs).all(|(a, b)| match (a, b) {
+                    (Some(a), Some(b)) => same[a.index()] == Some(b.index()),
+                    (a, b) => a.is_none() && b.is_none(),
+                })
+                && n.outputs.len() == to.outputs.len()
+                && n.outputs.iter().zip(&to.outputs).all(|(a, b)| equal(a, b));
+            if !alike {
+                continue;
             }
+            n.outputs.iter().zip(&to.outputs).for_each(|(a, b)| same[a.index()] = Some(b.index()));
+            self.ran[at] = ran.get(i).copied().unwrap_or(false);
+            self.infos.0[at] = infos.get(i).cloned().flatten();
         }
         let asked = std::mem::take(&mut self.asked);
         self.asked.extend(asked.iter().filter_map(|a| match a {
@@ -257,13 +286,16 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             }
             Asked::Room(_) | Asked::Forget => Some(*a),
         }));
-        for (i, (ran, info)) in ran.into_iter().zip(infos).enumerate().filter(|(_, (r, i))| *r || i.is_some())
-        {
-            if let Some(n) = nodes.get(&*old.nodes[i].name) {
-                self.ran[*n] = ran;
-                self.infos.0[*n] = info;
+        let mut changed = Vec::new();
+        for (i, t) in tensors.into_iter().enumerate() {
+            match (t, same[i]) {
+                (Some(t), Some(at)) => self.tensors[at] = Some(t),
+                (Some(t), None) if values.contains_key(&*old.values[i].name) => changed.push(t),
+                _ => {}
             }
         }
+        // Nobody reads them any more.
+        changed.into_iter().try_for_each(|t| self.release(t))
     }
 
     pub(super) fn info(&mut self, g: &Graph, n: NodeId) -> Result<Arc<NodeInfo>, RuntimeError> {
@@ -624,7 +656,7 @@ impl<'d, 's: 'd> Executor<'d, 's> {
         self.renew()?;
         self.infos = Infos::default();
         self.ask_again(forward, asked)?;
-        self.rebase(forward, g);
+        self.rebase(forward, g)?;
         self.finish(g)
     }
 
@@ -744,13 +776,15 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             return Ok(());
         }
         match self.tensors[v.index()] {
-            Some(t) => {
-                let storage = self.world.tensors[t.index()].storage;
-                self.world.storages[storage as usize].readers -= 1;
-                self.step(|m, w| m.release(t, w))
-            }
+            Some(t) => self.release(t),
             None => Ok(()),
         }
+    }
+
+    fn release(&mut self, t: TensorId) -> Result<(), RuntimeError> {
+        let storage = self.world.tensors[t.index()].storage;
+        self.world.storages[storage as usize].readers -= 1;
+        self.step(|m, w| m.release(t, w))
     }
 }
 

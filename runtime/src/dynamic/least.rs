@@ -108,7 +108,7 @@ impl<'a> Trial<'a> {
             }
             done.ok()?;
             if let Some(step) = &known.step {
-                e.rebase(graph, step);
+                e.rebase(graph, step).ok()?;
             }
         }
         let Some(step) = &known.step else { return Some(e.world.report().peak) };

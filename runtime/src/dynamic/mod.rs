@@ -326,7 +326,7 @@ impl DynamicProgram {
         };
         let step = step.map_err(|e| self.refuse(e.to_string()))?;
         let asked = e.asked().to_vec();
-        e.rebase(&forward, &step);
+        e.rebase(&forward, &step)?;
         if traced.asked {
             known.walked = Some((forward, asked));
         }
