@@ -659,6 +659,12 @@ fn add_state(b: &mut Builder<'_>, name: &str, like: ValueId, kind: StateKind) ->
     b.graph_mut().add_state(name, ty, kind, Init::Zeros)
 }
 
+/// A float32 scalar that belongs to the step as a whole.
+fn add_scalar(b: &mut Builder<'_>, names: &Names<'_>, wanted: &str, init: Init) -> ValueId {
+    let name = b.unique(&names.state(wanted));
+    b.graph_mut().add_state(name, TensorType::new(DType::F32, Shape::scalar()), StateKind::Optimizer, init)
+}
+
 fn state_of(b: &Builder<'_>, v: ValueId) -> Option<StateId> {
     if let ValueDef::State(s) = b.graph().value(v).def { Some(s) } else { None }
 }

@@ -4,8 +4,8 @@
 //! two. A step whose gradients are not all finite changes nothing but the scale, which is halved; after 2,000 good ones in a row it is
 //! doubled. Steps that were skipped are counted, for who looks on.
 
-use super::{Names, set_output};
-use graph::{Attrs, DType, Init, Literal, Shape, StateKind, TensorType, ValueId};
+use super::{Names, add_scalar, set_output};
+use graph::{Attrs, DType, Init, Literal, ValueId};
 use ops::{Builder, OpError};
 
 /// Name of the state that holds the scale.
@@ -37,11 +37,7 @@ pub(super) struct Scaling {
 impl Scaling {
     pub(super) fn new(b: &mut Builder<'_>, names: &Names<'_>) -> Scaling {
         b.set_scope("amp/scale");
-        let mut state = |name: &str, init: Init| {
-            let name = b.unique(&names.state(name));
-            let ty = TensorType { dtype: DType::F32, shape: Shape::scalar() };
-            b.graph_mut().add_state(name, ty, StateKind::Optimizer, init)
-        };
+        let mut state = |name: &str, init: Init| add_scalar(b, names, name, init);
         let scale = state(SCALE, initial_scale());
         Scaling { scale, good: state(GOOD, Init::Zeros), skipped: state(SKIPPED, Init::Zeros) }
     }

@@ -2,11 +2,12 @@
 //!
 //! A step that is skipped, for a loss that is not finite or for gradients that overflow, changes no moment, and must not count as if it had:
 //! `torch.optim` counts calls, and a call is what a skipped step is spared. So the number is state, beside the moments, and goes with them
-//! into a checkpoint: that of the next update, from 1, so that no constant has to be added, which static programs would hold as state. To count what was skipped instead would go wrong where a step is made again that
-//! was refused, and where a part is bad and the last one of its step never runs.
+//! into a checkpoint: that of the next update, from 1, so that no constant has to be added, which static programs would hold as state. To
+//! count what was skipped instead would go wrong where a step is made again that was refused, and where a part is bad and the last one of
+//! its step never runs.
 
-use super::{Names, set_output};
-use graph::{DType, Init, Literal, Shape, StateKind, TensorType, ValueId};
+use super::{Names, add_scalar, set_output};
+use graph::{DType, Init, Literal, ValueId};
 use ops::{Builder, OpError};
 
 /// Name of the state that holds the number of the next update.
@@ -28,9 +29,7 @@ impl Update {
     /// An update has no larger number than its step: a caller who starts to count anew starts anew.
     pub(super) fn new(b: &mut Builder<'_>, names: &Names<'_>, step: ValueId) -> Result<Update, OpError> {
         b.set_scope("update/number");
-        let name = b.unique(&names.state(UPDATE));
-        let ty = TensorType { dtype: DType::F32, shape: Shape::scalar() };
-        let next = b.graph_mut().add_state(name, ty, StateKind::Optimizer, first_update());
+        let next = add_scalar(b, names, UPDATE, first_update());
         let number = b.cast(next, DType::I64)?;
         let number = b.call("Min", &[number, step])?;
         Ok(Update { next, number })
