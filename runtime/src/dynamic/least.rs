@@ -96,10 +96,21 @@ impl<'a> Trial<'a> {
 
     /// What the step uses of a pool, if it runs there with no more effort than is left.
     fn enough(&mut self, pool: u64, effort: &mut u64) -> Option<u64> {
-        let known = self.known;
         let world = PoolWorld::new(None, 0, pool, false);
         let mut e = Executor::new(world, self.around, self.host, Infos::default(), PATIENCE).ok()?;
         e.effort = *effort;
+        let peak = self.run(&mut e);
+        *effort = e.effort;
+        // A run that failed may have got no further than the walk's graph, whose nodes have other numbers.
+        if peak.is_some() && self.known.step.is_some() {
+            self.infos = e.into_infos();
+        }
+        peak
+    }
+
+    /// The run itself: what the walk asked for, as far as it came, then the step.
+    fn run(&self, e: &mut Executor<'_, '_>) -> Option<u64> {
+        let known = self.known;
         if let Some((graph, asked)) = &known.walked {
             let mut done = e.ask_again(graph, asked);
             if e.outgrown() {
@@ -113,16 +124,9 @@ impl<'a> Trial<'a> {
         }
         let Some(step) = &known.step else { return Some(e.world.report().peak) };
         e.recall(&self.infos);
-        let done = e.finish_walked(step, known.walked.as_ref());
-        *effort = e.effort;
-        let mut peak = e.world.report().peak;
-        let done = done.ok()?;
-        // A run that failed may have got no further than the walk's graph, whose nodes have other numbers.
-        self.infos = e.into_infos();
-        if let Done::Planned(script) = done {
-            peak = peak.max(script.peak);
-        }
-        Some(peak)
+        let done = e.finish_walked(step, known.walked.as_ref()).ok()?;
+        let peak = e.world.report().peak;
+        Some(if let Done::Planned(script) = done { peak.max(script.peak) } else { peak })
     }
 
     /// What is used where there is no limit.
