@@ -85,6 +85,8 @@ pub(crate) struct Live {
     marks: Vec<u32>,
     mark: u32,
     stack: Vec<u32>,
+    /// Edges that walks followed.
+    pub(crate) followed: u64,
 }
 
 impl Live {
@@ -211,10 +213,12 @@ impl Live {
         let mut stack = std::mem::take(&mut self.stack);
         self.marks[start as usize] = mark;
         stack.push(start);
+        let mut followed = 0;
         while let Some(from) = stack.pop() {
             let mut at = self.head(from, way);
             while let Some(&Edge { other, next }) = self.edges.get(at as usize) {
                 at = next;
+                followed += 1;
                 if std::mem::replace(&mut self.marks[other as usize], mark) == mark {
                     continue;
                 }
@@ -230,6 +234,7 @@ impl Live {
             }
         }
         self.stack = stack;
+        self.followed += followed;
         mark
     }
 

@@ -35,6 +35,8 @@ pub struct Stats {
     pub eager: u64,
     /// Scores compared.
     pub scores: u64,
+    /// Edges followed to find what is evicted around a storage.
+    pub followed: u64,
     /// Bytes resident.
     pub memory: u64,
     /// The most bytes resident at once.
@@ -183,7 +185,7 @@ impl Machine {
 
     /// The figures so far.
     pub fn stats(&self) -> Stats {
-        self.stats
+        Stats { followed: self.live.followed, ..self.stats }
     }
 
     /// Whether the tensor can be read without recomputation.

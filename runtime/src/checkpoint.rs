@@ -69,8 +69,8 @@ pub enum CheckpointError {
     },
     /// The checkpoint belongs to another computation.
     #[error(
-        "{path}: made by another training step ({what}): the model, the loss, the optimizer, --accumulate, --amp or the version of dtrc differs; \
-         give what it was made with, or choose another folder"
+        "{path}: made by another training step ({what}): the model, the sizes that --dim or --batch binds, the loss, the optimizer, \
+         --freeze, --accumulate, --amp or the version of dtrc differs; give what it was made with, or choose another folder"
     )]
     Other {
         /// File.

@@ -32,10 +32,13 @@ pub(super) const PLANNED_PATIENCE: u64 = 8;
 const FEW_NS: u64 = 250_000;
 /// Exact neighbourhoods take a millisecond an eviction in graphs of more nodes.
 const LARGE: usize = 3_000;
-/// What deciding for one execution counts as, in storages that the planner looks at.
-pub(super) const EXECUTION: u64 = 64;
 /// Patience with those.
 const LARGE_PATIENCE: u64 = 4;
+
+/// What deciding for one execution counts as, in storages that the planner looks at.
+pub(super) const EXECUTION: u64 = 64;
+/// What following an edge between storages counts as.
+const EDGE: u64 = 2;
 
 fn machine(heuristic: Heuristic) -> Result<Machine, RuntimeError> {
     let mut options = dtr::Options::new(u64::MAX, heuristic);
@@ -385,9 +388,14 @@ impl<'d, 's: 'd> Executor<'d, 's> {
     ) -> Result<(), RuntimeError> {
         // One nested recomputation alone may take for ever.
         self.machine.limit_repeats(self.most_repeats());
-        let executions = |m: &Machine| m.stats().firsts + m.stats().remats;
-        let before = executions(&self.machine);
-        f(&mut self.machine, &mut self.world).map_err(|e| match e {
+        let looks = |m: &Machine| {
+            let stats = m.stats();
+            (stats.firsts + stats.remats) * EXECUTION + stats.followed * EDGE
+        };
+        let before = looks(&self.machine);
+        let done = f(&mut self.machine, &mut self.world);
+        self.effort = self.effort.saturating_sub(looks(&self.machine) - before);
+        done.map_err(|e| match e {
             dtr::Error::World(inner) => match inner.downcast::<RuntimeError>() {
                 Ok(e) => *e,
                 Err(e) => bug(e.to_string()),
@@ -396,8 +404,6 @@ impl<'d, 's: 'd> Executor<'d, 's> {
             dtr::Error::Oom { op, pinned, locked, .. } => self.full(op.0, pinned + locked, false),
             e => bug(e.to_string()),
         })?;
-        let ran = executions(&self.machine) - before;
-        self.effort = self.effort.saturating_sub(ran * EXECUTION);
         if self.effort == 0 || self.machine.stats().repeat_cost > self.most_repeats() {
             return Err(self.full(self.world.asked(), 0, true));
         }

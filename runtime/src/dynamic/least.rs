@@ -21,11 +21,14 @@ const RUNGS_PER_OCTAVE: f64 = 32.0;
 /// So many pools below the least that does are tried: down to seven tenths of it.
 const BELOW: u32 = 16;
 
-/// What all trials together may look at, as the planner counts it: some seconds. What is looked for is the least pool that is found by then.
-const EFFORT: u64 = 1_200_000_000;
+/// What all trials together may look at, as the planner counts it: two seconds, and a few more for a long step. What is looked for is the
+/// least pool that is found by then.
+fn effort(nodes: usize) -> u64 {
+    (400_000_000 + nodes as u64 * 16 * NODE).min(1_200_000_000)
+}
 
-/// What one of them may.
-const TRIAL: u64 = EFFORT / 3;
+/// One of them may take one part in so many.
+const TRIAL: u64 = 3;
 
 /// What a node of a trial counts as, beside the search: its facts, its place in the program, its addresses.
 const NODE: u64 = 16 * EXECUTION;
@@ -73,21 +76,26 @@ struct Trial<'a> {
     around: &'a Surroundings,
     host: &'a BTreeMap<String, &'a [u8]>,
     infos: Infos,
+    /// Of the graphs that a trial goes through.
+    nodes: usize,
     /// What is left for trials.
     effort: u64,
+    /// What one of them may take of it.
+    share: u64,
 }
 
 impl<'a> Trial<'a> {
     fn new(known: &'a Known, around: &'a Surroundings, host: &'a BTreeMap<String, &'a [u8]>) -> Trial<'a> {
-        Trial { known, around, host, infos: Infos::default(), effort: EFFORT }
+        let nodes = known.step.as_ref().map_or(0, |g| g.nodes.len())
+            + known.walked.as_ref().map_or(0, |(g, _)| g.nodes.len());
+        let effort = effort(nodes);
+        Trial { known, around, host, infos: Infos::default(), nodes, effort, share: effort / TRIAL }
     }
 
     /// Whether the step is seen to run in a pool with what is left for trials.
     fn does(&mut self, pool: u64) -> bool {
-        let nodes = self.known.step.as_ref().map_or(0, |g| g.nodes.len())
-            + self.known.walked.as_ref().map_or(0, |(g, _)| g.nodes.len());
-        self.effort = self.effort.saturating_sub(nodes as u64 * NODE);
-        let share = self.effort.min(TRIAL);
+        self.effort = self.effort.saturating_sub(self.nodes as u64 * NODE);
+        let share = self.effort.min(self.share);
         let mut left = share;
         let done = share > 0 && self.enough(pool, &mut left).is_some();
         self.effort -= share - left;
