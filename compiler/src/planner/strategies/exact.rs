@@ -5,7 +5,10 @@
 //! An integer program over stages and values (Jain et al. 2020) has the square of the nodes in variables; this has states only as far as
 //! they are cheaper than the best schedule known, and when its work ends, the least open state still is a proof.
 //!
-//! For plain problems: no views, overwrites, state or choices of implementation.
+//! A view is a bit beside its storage's: it has no bytes and goes when the storage does. To make a storage anew while one of it is there
+//! never helps, so one bit says enough, except where a node makes it together with another value that is missing.
+//!
+//! For plain problems: no overwrites, state, choices of implementation, or views of one of several outputs.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -62,7 +65,10 @@ pub(crate) fn run(context: &mut Context<'_, '_>, known: Option<&Candidate>) -> O
 struct Plain {
     /// Needed nodes, in the given order.
     nodes: Vec<PlainNode>,
+    /// Per bit: groups, then views.
     bytes: Vec<Bytes>,
+    /// Per bit: itself and, for a group, the views of it.
+    whole: Vec<u128>,
     /// Live before the first step.
     initial: u128,
     /// Live at the end.
@@ -82,16 +88,37 @@ struct PlainNode {
 impl Plain {
     fn new(index: &Index<'_>) -> Option<Self> {
         let problem = index.problem;
-        let small = index.given.len() <= NODES && index.groups() <= 128;
-        let views = index.value_view.iter().any(|&v| v != NONE);
+        let views: Vec<u32> =
+            (0..problem.values.len() as u32).filter(|&v| index.value_view[v as usize] != NONE).collect();
+        let bits = index.groups() + views.len();
+        let small = index.given.len() <= NODES && bits <= 128;
         let choice = index.choice.iter().any(|&c| c);
-        if !small || views || choice || !problem.states.is_empty() || index.overwrites.total() > 0 {
+        let group = |v: u32| index.value_group[v as usize];
+        // One of several outputs, of which there are views.
+        let parted = |n: &u32| {
+            let made = index.outputs.row(*n);
+            let viewed = |v: &u32| group(*v) != NONE && index.members.row(group(*v)).len() > 1;
+            made.len() > 1 && made.iter().any(viewed)
+        };
+        if !small || choice || !problem.states.is_empty() || index.overwrites.total() > 0 {
+            return None;
+        }
+        if !views.is_empty() && index.given.iter().any(parted) {
             return None;
         }
         let mask = |values: &[u32]| {
-            let groups = values.iter().map(|&v| index.value_group[v as usize]);
-            groups.filter(|&g| g != NONE).fold(0u128, |m, g| m | 1 << g)
+            values.iter().fold(0u128, |m, &v| {
+                let storage = if group(v) == NONE { 0 } else { 1 << group(v) };
+                let view = views.binary_search(&v).map_or(0, |at| 1 << (index.groups() + at));
+                m | storage | view
+            })
         };
+        let mut whole: Vec<u128> = (0..bits).map(|bit| 1 << bit).collect();
+        for v in views.iter().filter(|v| group(**v) != NONE) {
+            whole[group(*v) as usize] |= mask(&[*v]);
+        }
+        let mut bytes = index.group_bytes.clone();
+        bytes.resize(bits, 0);
         let nodes = index
             .given
             .iter()
@@ -107,7 +134,8 @@ impl Plain {
         let staged = (0..index.groups()).filter(|&g| index.group_node[g] == NONE);
         Some(Self {
             nodes,
-            bytes: index.group_bytes.clone(),
+            bytes,
+            whole,
             initial: staged.fold(0, |m, g| m | 1 << g),
             kept: mask(&index.kept_to_end),
             resident: problem.resident,
@@ -209,7 +237,7 @@ impl Search<'_> {
         }
     }
 
-    /// Pushes the step with each least set of droppable values that frees enough dropped.
+    /// Pushes the step with each least set of droppable storages that frees enough dropped.
     fn drop_some(&mut self, step: State, droppable: u128, over: Bytes) {
         if over == 0 {
             return self.push(step);
@@ -224,7 +252,7 @@ impl Search<'_> {
             rest &= rest - 1;
             let bytes = self.plain.bytes[value as usize];
             if bytes > 0 {
-                let dropped = State { live: step.live & !(1 << value), ..step };
+                let dropped = State { live: step.live & !self.plain.whole[value as usize], ..step };
                 self.drop_some(dropped, rest, over.saturating_sub(bytes));
             }
         }

@@ -328,3 +328,38 @@ fn no_bound_exceeds_exhaustive_search_on_rich_problems() {
     println!("cases, with extra time, bounded above zero, exact, raised: {tally:?}");
     assert!(tally[0] > 300 && tally[2] > 5, "{tally:?}");
 }
+
+#[test]
+fn problems_with_views_are_solved_to_the_optimum() {
+    use crate::planner::{Options, PlanError, StopReason, plan};
+    let mut stream = Draw(3);
+    let options = Options { live_bytes_only: true, ..Options::default() };
+    let (mut solved, mut above) = (0, 0);
+    for round in 0..150 {
+        let mut problem = draw(&mut stream, 8, true);
+        problem.states.clear();
+        for node in &mut problem.nodes {
+            node.overwrites.clear();
+            node.implementations.truncate(1);
+        }
+        let views = problem.values.iter().any(|v| v.view_of.is_some());
+        if !views || problem.nodes.iter().any(|n| n.outputs.len() > 1) {
+            continue;
+        }
+        let floor = least_peak(&problem);
+        for budget in floor..floor + 4 {
+            let Ok(least) = least_time(&problem, budget, false) else { continue };
+            match (least, plan(&problem, budget, &options)) {
+                (Some(least), Ok(plan)) => {
+                    assert_eq!(plan.time, least, "round {round}, budget {budget}: {problem:#?}");
+                    assert_ne!(plan.stop, StopReason::WorkLimit, "round {round}, budget {budget}: not proved");
+                    solved += 1;
+                    above += u32::from(least > plan.base_time);
+                }
+                (None, Err(PlanError::Infeasible(refusal))) => assert!(refusal.proved, "round {round}"),
+                (least, plan) => panic!("round {round}, budget {budget}: {least:?} but {plan:?}"),
+            }
+        }
+    }
+    assert!(solved > 100 && above > 15, "{solved} solved, {above} of them with extra time");
+}
