@@ -16,34 +16,42 @@ const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 /// Operators' cases in 16-bit floats, with every lawful overwrite: all of an operator that has a form of kernel that none before had.
 #[test]
 fn cases_of_every_form() {
-    let Some((mut driver, mut compiler)) = host() else { return };
+    let both = std::thread::scope(|scope| {
+        let threads = HALVES.map(|dtype| scope.spawn(move || cases_in(dtype)));
+        threads.map(|t| t.join().unwrap())
+    });
+    for (dtype, found) in HALVES.iter().zip(both) {
+        let Some((report, compared)) = found else { return };
+        assert!(report.is_empty(), "{report}");
+        assert!(compared.len() > 60, "only {} operators were compared in {dtype}", compared.len());
+    }
+}
+
+/// What is wrong, and how many cases of which operators were compared.
+fn cases_in(dtype: DType) -> Option<(String, BTreeMap<&'static str, u32>)> {
+    let (mut driver, mut compiler) = host()?;
     let (mut report, mut compared, mut without) = (String::new(), BTreeMap::new(), BTreeSet::new());
-    for dtype in HALVES {
-        let mut seen = BTreeSet::new();
-        for op in OPS {
-            let cases = op.cases();
-            let drawn =
-                cases.iter().enumerate().map(|(k, c)| (c.name, case_of(*op, c, dtype, 3000 + k as u64)));
-            let given: Vec<_> = drawn.filter_map(|(name, g)| Some((name, g.ok()?))).collect();
-            let forms: Vec<_> = given.iter().flat_map(|(_, g)| g.launches(*op)).map(|l| form(&l)).collect();
-            if forms.is_empty() {
-                without.insert(op.name());
-            }
-            // All of them, also where one is new.
-            let new = forms.into_iter().filter(|f| seen.insert(f.clone())).count();
-            for (name, given) in given.iter().filter(|_| new > 0) {
-                match run(&mut driver, &mut compiler, *op, given) {
-                    Ok(true) => *compared.entry(op.name()).or_insert(0) += 1,
-                    Ok(false) => {}
-                    Err(e) => writeln!(report, "{} ({name}, {dtype}): {e}", op.name()).unwrap(),
-                }
+    let mut seen = BTreeSet::new();
+    for op in OPS {
+        let cases = op.cases();
+        let drawn = cases.iter().enumerate().map(|(k, c)| (c.name, case_of(*op, c, dtype, 3000 + k as u64)));
+        let given: Vec<_> = drawn.filter_map(|(name, g)| Some((name, g.ok()?))).collect();
+        let forms: Vec<_> = given.iter().flat_map(|(_, g)| g.launches(*op)).map(|l| form(&l)).collect();
+        if forms.is_empty() {
+            without.insert(op.name());
+        }
+        // All of them, also where one is new.
+        let new = forms.into_iter().filter(|f| seen.insert(f.clone())).count();
+        for (name, given) in given.iter().filter(|_| new > 0) {
+            match run(&mut driver, &mut compiler, *op, given) {
+                Ok(true) => *compared.entry(op.name()).or_insert(0) += 1,
+                Ok(false) => {}
+                Err(e) => writeln!(report, "{} ({name}, {dtype}): {e}", op.name()).unwrap(),
             }
         }
-        println!("{dtype}: {} forms of kernels", seen.len());
     }
-    println!("{compared:?}, without halves: {without:?}");
-    assert!(report.is_empty(), "{report}");
-    assert!(compared.len() > 60, "only {} operators were compared", compared.len());
+    println!("{dtype}: {} forms of kernels, {compared:?}, without halves: {without:?}", seen.len());
+    Some((report, compared))
 }
 
 /// One call in both types, inputs uniform in [-1, 1] with some special values if asked for.

@@ -335,7 +335,7 @@ fn problems_with_views_are_solved_to_the_optimum() {
     let mut stream = Draw(3);
     let options = Options { live_bytes_only: true, ..Options::default() };
     let (mut solved, mut above) = (0, 0);
-    for round in 0..150 {
+    for round in 0..400 {
         let mut problem = draw(&mut stream, 8, true);
         problem.states.clear();
         for node in &mut problem.nodes {
@@ -352,7 +352,11 @@ fn problems_with_views_are_solved_to_the_optimum() {
             match (least, plan(&problem, budget, &options)) {
                 (Some(least), Ok(plan)) => {
                     assert_eq!(plan.time, least, "round {round}, budget {budget}: {problem:#?}");
-                    assert_ne!(plan.stop, StopReason::WorkLimit, "round {round}, budget {budget}: not proved");
+                    assert_ne!(
+                        plan.stop,
+                        StopReason::WorkLimit,
+                        "round {round}, budget {budget}: not proved"
+                    );
                     solved += 1;
                     above += u32::from(least > plan.base_time);
                 }
