@@ -65,6 +65,28 @@ pub(super) fn pool(
     Some(if known.step.is_some() { Least::Enough(least) } else { Least::SoFar(least) })
 }
 
+/// The least pool found in which each of some steps runs, that come with the pools in which nothing of them has to go, largest first at best.
+/// It is not the greatest of their least pools: that of one may be a hole between those of another.
+pub(super) fn for_all(
+    steps: &[(u64, Known)],
+    around: &Surroundings,
+    host: &BTreeMap<String, &[u8]>,
+) -> Option<u64> {
+    let (mut least, mut sound) = (0, 0);
+    for (roomy, known) in steps.iter().cycle() {
+        if sound == steps.len() {
+            break;
+        }
+        if *roomy <= least || least > 0 && Trial::new(known, around, host).does(least) {
+            sound += 1;
+        } else {
+            least = Trial::new(known, around, host).search(least)?;
+            sound = 1;
+        }
+    }
+    Some(least)
+}
+
 /// A pool in which nothing has to go.
 pub(super) fn roomy(known: &Known, around: &Surroundings, host: &BTreeMap<String, &[u8]>) -> Option<u64> {
     Trial::new(known, around, host).roomy()

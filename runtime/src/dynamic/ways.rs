@@ -9,13 +9,13 @@ use super::{
     DynamicProgram, Origin,
     executor::{Asked, host_key},
     least::{self, Known},
-    refusal::Least,
 };
 use crate::RuntimeError;
 use graph::{Bindings, DType, Graph, Literal, ValueId};
 use ops::Signature;
 use plan::Plan;
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
@@ -80,7 +80,8 @@ impl DynamicProgram {
         // Elements are never read: nothing runs on a device.
         let host: BTreeMap<String, &[u8]> =
             self.inputs.iter().map(|(name, role, _)| (host_key(*role, name), &[][..])).collect();
-        let (mut pool, mut least, mut ways, mut nodes) = (0, 0, 0, 0);
+        let (mut pool, mut ways, mut nodes) = (0, 0, 0);
+        let mut steps = Vec::new();
         let mut impossible = None;
         let mut answers: Option<Vec<bool>> = Some(Vec::new());
         while let Some(first) = answers {
@@ -101,12 +102,10 @@ impl DynamicProgram {
                     let walked = traced.asked.then_some((forward, guess.asked));
                     let known = Known { walked, step };
                     let own = least::roomy(&known, &self.around, &host);
-                    pool = pool.max(own.ok_or("no step can be planned")?);
+                    let own = own.ok_or("no step can be planned")?;
+                    pool = pool.max(own);
                     if with_least {
-                        match least::pool(&known, &self.around, &host, 0) {
-                            Some(Least::Enough(own)) => least = least.max(own),
-                            _ => return Err("no step can be planned".to_owned()),
-                        }
+                        steps.push((own, known));
                     }
                 }
                 Err(e) => match e.kind {
@@ -123,7 +122,11 @@ impl DynamicProgram {
         }
         match impossible {
             Some(what) if ways == 0 => Err(what),
-            _ => Ok(Roomy { pool, least, ways }),
+            _ => {
+                steps.sort_by_key(|(own, _)| Reverse(*own));
+                let least = least::for_all(&steps, &self.around, &host).ok_or("no step can be planned")?;
+                Ok(Roomy { pool, least, ways })
+            }
         }
     }
 }
