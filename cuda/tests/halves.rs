@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Given, case_of, cast, floats, form, host, run};
+use common::{Given, case_of, cast, floats, form, host, run, side_by_side};
 use graph::{Attrs, DType, Literal};
 use ops::{OPS, find};
 use std::{
@@ -16,11 +16,7 @@ const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 /// Operators' cases in 16-bit floats, with every lawful overwrite: all of an operator that has a form of kernel that none before had.
 #[test]
 fn cases_of_every_form() {
-    let both = std::thread::scope(|scope| {
-        let threads = HALVES.map(|dtype| scope.spawn(move || cases_in(dtype)));
-        threads.map(|t| t.join().unwrap())
-    });
-    for (dtype, found) in HALVES.iter().zip(both) {
+    for (dtype, found) in HALVES.iter().zip(side_by_side(HALVES, cases_in)) {
         let Some((report, compared)) = found else { return };
         assert!(report.is_empty(), "{report}");
         assert!(compared.len() > 60, "only {} operators were compared in {dtype}", compared.len());

@@ -3,18 +3,15 @@
 
 mod common;
 
-use common::{Given, case_of, compare, host, run};
+use common::{Given, case_of, compare, host, run, side_by_side};
 use graph::{Attrs, DType, Literal};
 use ops::{OPS, find};
 use std::fmt::Write;
 
-/// All cases of all operators that have kernels, in float32 and float64, side by side: most of the time goes to the C++ compiler.
+/// All cases of all operators that have kernels, in float32 and float64.
 #[test]
 fn cases_of_all_operators() {
-    let both = std::thread::scope(|scope| {
-        let threads = [DType::F32, DType::F64].map(|dtype| scope.spawn(move || cases_in(dtype)));
-        threads.map(|t| t.join().unwrap())
-    });
+    let both = side_by_side([DType::F32, DType::F64], cases_in);
     let [Some((report, compared)), Some((of_doubles, more))] = both else { return };
     println!("{} cases compared", compared + more);
     assert!(report.is_empty() && of_doubles.is_empty(), "{report}{of_doubles}");

@@ -24,6 +24,14 @@ pub fn host() -> Option<(Sim, HostCompiler)> {
     Some((Sim::new(1 << 40), compiler))
 }
 
+/// Does the same for two types side by side: most of the time goes to the C++ compiler.
+pub fn side_by_side<T: Send>(dtypes: [DType; 2], each: fn(DType) -> T) -> [T; 2] {
+    std::thread::scope(|scope| {
+        let threads = dtypes.map(|dtype| scope.spawn(move || each(dtype)));
+        threads.map(|t| t.join().unwrap())
+    })
+}
+
 /// A float32 tensor uniform in [-1, 1], and with special values here and there if asked for.
 pub fn floats(shape: &[usize], seed: u64, special: bool) -> Literal {
     let mut rng = StdRng::seed_from_u64(seed);

@@ -21,7 +21,7 @@ const RUNGS_PER_OCTAVE: f64 = 32.0;
 /// So many pools below the least that does are tried: down to seven tenths of it.
 const BELOW: u32 = 16;
 
-/// What all trials together may look at, as the planner counts it: two seconds, and a few more for a long step. What is looked for is the
+/// What all trials together may look at, as the planner counts it: some seconds, more of a long step. What is looked for is the
 /// least pool that is found by then.
 fn effort(nodes: usize) -> u64 {
     (400_000_000 + nodes as u64 * 16 * NODE).min(1_200_000_000)
