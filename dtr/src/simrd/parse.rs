@@ -90,6 +90,8 @@ pub struct Log {
     pub program: Program,
     /// What the recorded program did, references and final pins included.
     pub schedule: Vec<Command>,
+    /// The line of the log, counted from 1, behind each command; of the final pins, the last one.
+    pub lines: Vec<usize>,
     /// Name of each op, as in the log; `constant` for constants.
     pub op_names: Vec<String>,
     /// Each op's number among the log's CALL and MUTATE lines, from 0; `None` for constants.
@@ -136,6 +138,7 @@ impl Log {
             log: Log {
                 program: Program::new(),
                 schedule: Vec::new(),
+                lines: Vec::new(),
                 op_names: Vec::new(),
                 call_numbers: Vec::new(),
                 backward: None,
@@ -168,6 +171,7 @@ impl Log {
                 continue;
             }
             expect = parser.step(parsed, expect)?;
+            parser.log.lines.resize(parser.log.schedule.len(), line);
         }
         match expect {
             Expect::Anything if started => {}
@@ -383,5 +387,6 @@ impl Parser {
                 self.log.schedule.push(Command::Pin(tensor));
             }
         }
+        self.log.lines.resize(self.log.schedule.len(), self.line);
     }
 }

@@ -134,15 +134,18 @@ pub enum SimulateError {
     /// The log cannot be read.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// The log does what no program can, or the options contradict each other.
-    #[error("command {command} of the log's schedule: {source}")]
+    /// The log does what no program can.
+    #[error("line {line}: {source}")]
     Machine {
-        /// Its index.
-        command: usize,
+        /// Counted from 1.
+        line: usize,
         /// The cause.
         #[source]
         source: Error,
     },
+    /// The options contradict each other.
+    #[error(transparent)]
+    Setup(Error),
     /// A ratio or limit that is no number of at least 0.
     #[error("{0} must be a number of at least 0")]
     Options(&'static str),
@@ -155,12 +158,16 @@ impl Log {
     /// [`SimulateError::Machine`] if the log is not a program.
     pub fn baseline(&self) -> Result<Baseline, SimulateError> {
         let options = Options { dealloc: Dealloc::Banish, ..Options::new(u64::MAX, Heuristic::Lru) };
-        let mut machine = Machine::new(self.program.clone(), options)
-            .map_err(|source| SimulateError::Machine { command: 0, source })?;
+        let mut machine = Machine::new(self.program.clone(), options).map_err(SimulateError::Setup)?;
         let (command, result) = drive(&mut machine, &self.schedule, &mut ());
-        result.map_err(|source| SimulateError::Machine { command, source })?;
+        result.map_err(|source| self.impossible(command, source))?;
         let Stats { peak, first_cost, .. } = machine.stats();
         Ok(Baseline { peak_bytes: peak, compute: first_cost })
+    }
+
+    /// The failure of a command that no budget would let pass.
+    fn impossible(&self, command: usize, source: Error) -> SimulateError {
+        SimulateError::Machine { line: self.lines[command], source }
     }
 
     /// Replays the log.
@@ -190,15 +197,15 @@ impl Log {
         };
         let started = Instant::now();
         let mut recorder = Recorder { events: Vec::with_capacity(4 * self.program.tensor_count()) };
-        let mut machine = Machine::new(self.program.clone(), machine_options)
-            .map_err(|source| SimulateError::Machine { command: 0, source })?;
+        let mut machine =
+            Machine::new(self.program.clone(), machine_options).map_err(SimulateError::Setup)?;
         let (command, result) = drive(&mut machine, &self.schedule, &mut recorder);
         let seconds = started.elapsed().as_secs_f64();
         let (status, failure) = match result {
             Ok(()) => (Status::Ok, None),
             Err(error @ Error::Oom { .. }) => (Status::Oom, Some(error.to_string())),
             Err(error @ Error::Thrash { .. }) => (Status::Thrash, Some(error.to_string())),
-            Err(source) => return Err(SimulateError::Machine { command, source }),
+            Err(source) => return Err(self.impossible(command, source)),
         };
         let stats = machine.stats();
         Ok(Report {

@@ -107,7 +107,7 @@ impl FromStr for Limit {
 impl From<SimulateError> for CliError {
     fn from(e: SimulateError) -> Self {
         match e {
-            SimulateError::Options(_) => CliError::usage(e.to_string()),
+            SimulateError::Options(_) | SimulateError::Setup(_) => CliError::usage(e.to_string()),
             SimulateError::Parse(ParseError::Io { line, source })
                 if source.kind() == ErrorKind::InvalidData =>
             {
