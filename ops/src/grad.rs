@@ -16,6 +16,7 @@ pub struct GradCx<'a, 'g> {
     cotangents: Vec<Option<ValueId>>,
     needs: Vec<bool>,
     results: Vec<Option<ValueId>>,
+    guarded: &'a mut BTreeMap<ValueId, ValueId>,
 }
 
 impl GradCx<'_, '_> {
@@ -64,6 +65,21 @@ impl GradCx<'_, '_> {
         self.needs.get(i).copied().unwrap_or(false)
     }
 
+    /// Declares that output 0 is input `i`, but 0 where that is not a number, and of the same type.
+    pub fn guards(&mut self, i: usize) {
+        if let Some(v) = self.opt_input(i) {
+            self.guarded.insert(v, self.node.outputs[0]);
+        }
+    }
+
+    /// Output `i`, or what the forward program reads in its place that is 0 where the output is not a number ([`GradCx::guards`]).
+    ///
+    /// Where it is not, its cotangent is 0: a product of the two is 0 by what guards it, and NaN by the output itself.
+    pub fn guarded_output(&self, i: usize) -> ValueId {
+        let output = self.output(i);
+        self.guarded.get(&output).copied().unwrap_or(output)
+    }
+
     /// Sets the cotangent of input `i`; its type must be the input's.
     pub fn set(&mut self, i: usize, v: ValueId) {
         self.results[i] = Some(v);
@@ -108,6 +124,7 @@ pub fn backward(
             |error| GradError { node: "loss".to_owned(), op: "sum of contributions".to_owned(), error };
         add(b, &mut sums, *v, *cotangent).map_err(wrap)?;
     }
+    let mut guarded = BTreeMap::new();
     for n in (0..count).rev() {
         let node = b.graph().node(NodeId(n as u32)).clone();
         if !node.outputs.iter().any(|o| needs[o.index()] && sums.contains_key(o)) {
@@ -121,7 +138,8 @@ pub fn backward(
         let def =
             find(&node.op).ok_or_else(|| wrap(OpError::unsupported(format!("operator {}", node.op))))?;
         let results = vec![None; node.inputs.len()];
-        let mut cx = GradCx { b, node: &node, cotangents, needs: wanted.clone(), results };
+        let mut cx =
+            GradCx { b, node: &node, cotangents, needs: wanted.clone(), results, guarded: &mut guarded };
         def.gradient(&mut cx).map_err(wrap)?;
         let results = cx.results;
         for (i, r) in results.into_iter().enumerate() {

@@ -18,6 +18,16 @@ use graph::{Attr, Attrs, DType, Literal, TensorType};
 /// a where the condition holds, else b. Inputs: condition (boolean), a, b; all broadcast.
 pub struct Where;
 
+/// Whether this is Where(IsNaN(x), 0, x).
+fn guards(g: &GradCx<'_, '_>) -> Result<bool, OpError> {
+    let (c, a, x) = (g.input(0)?, g.input(1)?, g.input(2)?);
+    let graph = g.b.graph();
+    let test = graph.producer(c).map(|n| graph.node(n));
+    let is_nan = test.is_some_and(|n| &*n.op == "IsNaN" && n.inputs == [Some(x)]);
+    let is_zero = || graph.constant(a).is_some_and(|l| l.to_floats().iter().all(|e| *e == 0.0));
+    Ok(is_nan && g.b.ty(g.output(0)) == g.b.ty(x) && is_zero())
+}
+
 impl OpDef for Where {
     fn name(&self) -> &'static str {
         "Where"
@@ -48,6 +58,9 @@ impl OpDef for Where {
                 let d = g.b.call("Where", &inputs)?;
                 set_summed(g, i, d)?;
             }
+        }
+        if guards(g)? {
+            g.guards(2);
         }
         Ok(())
     }

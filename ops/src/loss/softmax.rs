@@ -68,7 +68,8 @@ fn infer_grad(s: &Signature<'_>) -> Result<Vec<TensorType>, OpError> {
 }
 
 fn gradient(g: &mut GradCx<'_, '_>, op: &str) -> Result<(), OpError> {
-    let (y, dy) = (g.output(0), g.cotangent0()?);
+    // Exporters put 0 for a softmax of which nothing is left by a mask; its row has no gradient, as in PyTorch's attention.
+    let (y, dy) = (g.guarded_output(0), g.cotangent0()?);
     let attrs = Attrs::new().with("axis", g.attrs().int("axis")?);
     let dx = g.b.op(op, attrs, &[y, dy])?;
     let dx = g.b.cast(dx, g.ty(0)?.dtype)?;
