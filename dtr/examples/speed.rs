@@ -3,7 +3,7 @@
 //! `cargo run --release -p dtr --example speed -- DATA [OUT.csv]`, `DATA` being the folder with `simrd_speed.csv` and `logs`. Times are of
 //! one replay on one thread, parsing and hashing excluded: the fastest of many by the wall clock, which no CPU time exceeds.
 
-#[path = "../tests/common/linear.rs"]
+#[path = "../tests/all/common/linear.rs"]
 mod linear;
 
 use std::error::Error;

@@ -32,8 +32,8 @@ pub use def::{Facts, Implementation, OpDef, OpError, Signature, View, Work, fixe
 
 macro_rules! op_set {
     ($($op:path),* $(,)?) => {
-        /// Every operator, in a fixed order.
-        pub static OPS: &[&dyn OpDef] = &[$(&$op),*];
+        /// Every operator, in a fixed order. A constant, so that only programs that name it hold all kernels: unit tests do not.
+        pub const OPS: &[&dyn OpDef] = &[$(&$op),*];
     };
 }
 
@@ -297,8 +297,7 @@ impl graph::OpFacts for Registry {
 
 /// The operator with this name in graphs.
 pub fn find(name: &str) -> Option<&'static dyn OpDef> {
-    use std::{collections::HashMap, sync::LazyLock};
-    static BY_NAME: LazyLock<HashMap<&'static str, &'static dyn OpDef>> =
-        LazyLock::new(|| OPS.iter().map(|op| (op.name(), *op)).collect());
-    BY_NAME.get(name).copied()
+    use std::{collections::HashMap, sync::OnceLock};
+    static BY_NAME: OnceLock<HashMap<&str, &dyn OpDef>> = OnceLock::new();
+    BY_NAME.get_or_init(|| OPS.iter().map(|op| (op.name(), *op)).collect()).get(name).copied()
 }

@@ -15,8 +15,5 @@ pub(crate) mod log_sum;
 pub mod nll;
 pub mod pointwise;
 pub mod softmax;
-#[cfg(test)]
-mod tests;
-
 pub(crate) use along::Along;
 pub(crate) use labels::same_shape;

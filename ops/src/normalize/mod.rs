@@ -14,5 +14,3 @@ pub mod layer;
 pub mod lp;
 pub mod lrn;
 mod rows;
-#[cfg(test)]
-mod tests;

@@ -9,9 +9,6 @@ pub mod clip;
 pub(crate) mod cuda;
 pub mod running;
 pub mod sgd;
-#[cfg(test)]
-mod tests;
-
 use crate::{
     Facts, OpError, Signature,
     cpu::{Float, Io, par::Shared},

@@ -7,8 +7,6 @@ mod lp;
 pub mod max;
 pub(crate) mod regions;
 pub mod roi;
-#[cfg(test)]
-mod tests;
 pub mod unpool;
 
 use crate::{

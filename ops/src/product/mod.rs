@@ -12,7 +12,5 @@ pub(crate) mod integer;
 pub mod linear;
 pub mod matmul;
 mod panel;
-#[cfg(test)]
-mod tests;
 mod tiles;
 pub(crate) mod window;

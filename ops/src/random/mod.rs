@@ -9,9 +9,6 @@ pub mod generate;
 mod import;
 pub mod philox;
 pub mod sample;
-#[cfg(test)]
-mod tests;
-
 use crate::{OpError, Signature};
 use graph::DType;
 

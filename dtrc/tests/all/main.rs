@@ -1,0 +1,29 @@
+//! The command line, run as a user runs it. In one program, which links once and keeps every core busy to its end.
+
+mod accumulation;
+mod amp;
+mod batchnorm;
+mod buckets;
+mod checkpoints;
+mod cli;
+mod control_flow;
+mod cuda;
+mod data;
+mod determinism;
+mod dynamic;
+mod emit_onnx;
+mod losses;
+mod metrics;
+mod names;
+mod page;
+mod places;
+mod plans;
+mod quantized;
+mod rewrites;
+mod rss;
+mod save;
+mod skipped;
+mod support;
+mod tools;
+mod training;
+mod unusual;

@@ -1,0 +1,31 @@
+//! From models to steps that run, across all crates. In one program, which links once and keeps every core busy to its end.
+
+mod buckets;
+mod budget_changes;
+mod budgets;
+mod cuda;
+mod cuda_ahead;
+mod dynamic;
+mod dynamic_budgets;
+mod dynamic_pools;
+mod early_commits;
+mod emit_onnx;
+mod filetests;
+mod fuzz;
+mod give_back;
+mod monotone_pools;
+mod mutations;
+mod named_pools;
+mod node_tests;
+mod one_static_region;
+mod random_models;
+mod read_at_run_time;
+mod recomputation;
+mod refusals;
+mod same_programs;
+mod second_sizes;
+mod sequences;
+mod snapshots;
+mod text;
+mod thirdparty;
+mod torch;
