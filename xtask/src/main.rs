@@ -22,7 +22,7 @@ const CHECKS: &[Check] = &[
             "--manifest-path",
             "fuzz/Cargo.toml",
             "--target-dir",
-            "target/fuzz",
+            "target",
             "--quiet",
             "--locked",
         ],
