@@ -17,15 +17,7 @@ const CHECKS: &[Check] = &[
     // A workspace of its own, which nothing else builds.
     (
         "fuzz",
-        &[
-            "check",
-            "--manifest-path",
-            "fuzz/Cargo.toml",
-            "--target-dir",
-            "target",
-            "--quiet",
-            "--locked",
-        ],
+        &["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--quiet", "--locked"],
     ),
 ];
 /// Which operators have CUDA kernels. A test runs the same program: here it would build the operators a second time, as its dependencies
