@@ -1,44 +1,19 @@
 //! Losses against plain loops in float64, and what they refuse.
 
-use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType};
-use ops::{Builder, OpError, Signature, cpu::evaluate, find};
-
-fn f32s(shape: &[u64], f: impl Fn(usize) -> f32) -> Literal {
-    let n: u64 = shape.iter().product();
-    let bytes: Vec<u8> = (0..n as usize).flat_map(|i| f(i).to_le_bytes()).collect();
-    Literal::new(DType::F32, shape.to_vec(), bytes).unwrap()
-}
+use crate::support::{self, f32s, run, wavy};
+use graph::{Attrs, Literal};
+use ops::OpError;
 
 fn labels(shape: &[u64], values: &[i64]) -> Literal {
     Literal::ints(values).reshaped(shape.to_vec()).unwrap()
 }
 
 fn try_run(op: &str, attrs: Attrs, inputs: &[&Literal]) -> Result<Vec<Literal>, OpError> {
-    let mut g = Graph::default();
-    let mut ids = Vec::new();
-    for (i, l) in inputs.iter().enumerate() {
-        let dims: Vec<usize> = l.shape().iter().map(|d| *d as usize).collect();
-        ids.push(Some(g.add_input(format!("x{i}"), TensorType::new(l.dtype(), &dims), InputRole::Data)));
-    }
-    Builder::new(&mut g).emit(op, attrs, &ids)?;
-    let args: Vec<_> = inputs.iter().map(|l| Some(*l)).collect();
-    evaluate(find(op).unwrap(), &Signature::of(&g, g.nodes.last().unwrap()), &args)
-}
-
-fn run(op: &str, attrs: Attrs, inputs: &[&Literal]) -> Vec<Literal> {
-    try_run(op, attrs, inputs).unwrap()
+    support::try_run(op, attrs, &inputs.iter().copied().map(Some).collect::<Vec<_>>())
 }
 
 fn close(got: &Literal, want: &[f64]) {
-    let got = got.to_floats();
-    assert_eq!(got.len(), want.len());
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= 2e-6 * (1.0 + w.abs()), "element {i}: {g} is not {w}");
-    }
-}
-
-fn wavy(i: usize) -> f32 {
-    ((i * 7919) % 1013) as f32 / 100.0 - 5.0
+    support::close(got, want, 2e-6);
 }
 
 #[test]

@@ -13,3 +13,4 @@ mod pool;
 mod product;
 mod random;
 mod recurrent;
+mod support;

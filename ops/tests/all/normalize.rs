@@ -1,41 +1,14 @@
 //! Normalisations against plain loops in float64, and how BatchNormalization is read.
 
+use crate::support::{self, f32s, run, wavy};
 use graph::{Attrs, DType, Graph, Init, InputRole, Literal, StateKind, TensorType};
 use ops::{
-    Builder, Signature,
-    cpu::evaluate,
-    find,
+    Builder,
     onnx::{BatchNormMode, DropoutMode, ImportCx, ImportOptions, find_rule},
 };
 
-fn f32s(shape: &[u64], f: impl Fn(usize) -> f32) -> Literal {
-    let n: u64 = shape.iter().product();
-    let bytes: Vec<u8> = (0..n as usize).flat_map(|i| f(i).to_le_bytes()).collect();
-    Literal::new(DType::F32, shape.to_vec(), bytes).unwrap()
-}
-
-fn run(op: &str, attrs: Attrs, inputs: &[&Literal]) -> Vec<Literal> {
-    let mut g = Graph::default();
-    let mut ids = Vec::new();
-    for (i, l) in inputs.iter().enumerate() {
-        let dims: Vec<usize> = l.shape().iter().map(|d| *d as usize).collect();
-        ids.push(Some(g.add_input(format!("x{i}"), TensorType::new(l.dtype(), &dims), InputRole::Data)));
-    }
-    Builder::new(&mut g).emit(op, attrs, &ids).unwrap();
-    let args: Vec<_> = inputs.iter().map(|l| Some(*l)).collect();
-    evaluate(find(op).unwrap(), &Signature::of(&g, g.nodes.last().unwrap()), &args).unwrap()
-}
-
 fn close(got: &Literal, want: &[f64]) {
-    let got = got.to_floats();
-    assert_eq!(got.len(), want.len());
-    for (i, (g, w)) in got.iter().zip(want).enumerate() {
-        assert!((g - w).abs() <= 3e-6 * (1.0 + w.abs()), "element {i}: {g} is not {w}");
-    }
-}
-
-fn wavy(i: usize) -> f32 {
-    ((i * 7919) % 1013) as f32 / 100.0 - 5.0
+    support::close(got, want, 3e-6);
 }
 
 #[test]

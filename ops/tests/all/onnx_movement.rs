@@ -1,6 +1,7 @@
 //! Forward values of the movement and indexing operators, read from ONNX nodes: numbers worked out by hand or given by the ONNX
 //! specification.
 
+use crate::support::floats;
 use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType};
 use ops::{
     Builder, OpError,
@@ -19,11 +20,6 @@ enum In {
     None,
 }
 use In::{Const, Data, None as Absent};
-
-fn floats(shape: &[u64], values: &[f32]) -> Literal {
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    Literal::new(DType::F32, shape.to_vec(), bytes).unwrap()
-}
 
 fn ints(shape: &[u64], values: &[i64]) -> Literal {
     Literal::ints(values).reshaped(shape.to_vec()).unwrap()

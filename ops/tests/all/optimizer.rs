@@ -1,41 +1,22 @@
 //! Optimizer steps against the textbook, element by element in float64.
 
-use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType};
-use ops::{Builder, Signature, cpu::evaluate, find};
+use crate::support;
+use graph::{Attrs, DType, Literal};
 
 fn f32s(values: &[f32]) -> Literal {
-    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    Literal::new(DType::F32, vec![values.len() as u64], bytes).unwrap()
+    support::floats(&[values.len() as u64], values)
 }
 
 fn f32_scalar(v: f32) -> Literal {
     Literal::scalar(DType::F32, f64::from(v))
 }
 
-/// Evaluates one operator on literals.
 fn run(op: &str, attrs: Attrs, inputs: &[Option<Literal>]) -> Vec<Literal> {
-    let mut g = Graph::default();
-    let ids: Vec<_> = inputs
-        .iter()
-        .enumerate()
-        .map(|(i, l)| {
-            let l = l.as_ref()?;
-            let dims: Vec<usize> = l.shape().iter().map(|d| *d as usize).collect();
-            Some(g.add_input(format!("x{i}"), TensorType::new(l.dtype(), &dims), InputRole::Data))
-        })
-        .collect();
-    Builder::new(&mut g).emit(op, attrs, &ids).unwrap();
-    let node = g.nodes.last().unwrap();
-    let args: Vec<_> = inputs.iter().map(Option::as_ref).collect();
-    evaluate(find(op).unwrap(), &Signature::of(&g, node), &args).unwrap()
+    support::try_run(op, attrs, &inputs.iter().map(Option::as_ref).collect::<Vec<_>>()).unwrap()
 }
 
 fn close(got: &Literal, want: &[f64]) {
-    let got = got.to_floats();
-    assert_eq!(got.len(), want.len());
-    for (g, w) in got.iter().zip(want) {
-        assert!((g - w).abs() <= 1e-6 * (1.0 + w.abs()), "{got:?} is not {want:?}");
-    }
+    support::close(got, want, 1e-6);
 }
 
 /// Enough elements for whole vector groups and a rest.

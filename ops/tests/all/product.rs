@@ -1,10 +1,9 @@
 //! Convolutions against the definition, and their gradients as its adjoints.
 
+use crate::support::run;
 use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType};
 use ops::{
-    Builder, OpDef, Signature,
-    cpu::evaluate,
-    find,
+    Builder,
     onnx::{BatchNormMode, DropoutMode, ImportCx, ImportOptions, find_rule},
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -16,21 +15,8 @@ fn random(dtype: DType, shape: &[usize], rng: &mut StdRng) -> Literal {
     Literal::new(dtype, shape.iter().map(|d| *d as u64).collect(), bytes).unwrap()
 }
 
-fn apply(op: &dyn OpDef, attrs: &Attrs, inputs: &[&Literal]) -> Literal {
-    let types: Vec<TensorType> = inputs
-        .iter()
-        .map(|l| TensorType::new(l.dtype(), &l.shape().iter().map(|d| *d as usize).collect::<Vec<_>>()))
-        .collect();
-    let s = Signature {
-        attrs,
-        inputs: types.iter().map(Some).collect(),
-        constants: vec![None; inputs.len()],
-        outputs: vec![],
-    };
-    let out = op.infer(&s).unwrap();
-    let s = Signature { outputs: out.iter().collect(), ..s };
-    let inputs: Vec<_> = inputs.iter().map(|l| Some(*l)).collect();
-    evaluate(op, &s, &inputs).unwrap().remove(0)
+fn apply(op: &str, attrs: &Attrs, inputs: &[&Literal]) -> Literal {
+    run(op, attrs.clone(), inputs).remove(0)
 }
 
 fn dot(a: &Literal, b: &Literal) -> f64 {
@@ -99,7 +85,7 @@ impl Geometry {
         let x = random(dtype, &[self.images, g * self.channels, self.input[0], self.input[1]], rng);
         let w = random(dtype, &[g * self.features, self.channels, self.kernel[0], self.kernel[1]], rng);
         let b = random(dtype, &[g * self.features], rng);
-        let y = apply(find("Conv").unwrap(), &attrs, &[&x, &w, &b]);
+        let y = apply("Conv", &attrs, &[&x, &w, &b]);
         let out = [y.shape()[2] as usize, y.shape()[3] as usize];
         let want = self.naive(&x.to_floats(), &w.to_floats(), &b.to_floats(), out);
         let tolerance = if dtype == DType::F32 { 1e-4 } else { 1e-11 };
@@ -107,7 +93,7 @@ impl Geometry {
             assert!((got - want).abs() < tolerance, "element {i} of {}: {got} {want}", want_name(self));
         }
         // <dy, conv(x, w)> = <conv^T(dy, w), x> = <dw(x, dy), w>.
-        let linear = apply(find("Conv").unwrap(), &attrs, &[&x, &w]);
+        let linear = apply("Conv", &attrs, &[&x, &w]);
         let shape: Vec<usize> = linear.shape().iter().map(|d| *d as usize).collect();
         let dy = random(dtype, &shape, rng);
         let extra: Vec<i64> = (0..2)
@@ -116,10 +102,9 @@ impl Geometry {
                 ((self.input[i] + self.pads[i] + self.pads[i + 2] - reach) % self.stride[i]) as i64
             })
             .collect();
-        let dx =
-            apply(find("ConvTranspose").unwrap(), &attrs.clone().with("output_padding", extra), &[&dy, &w]);
+        let dx = apply("ConvTranspose", &attrs.clone().with("output_padding", extra), &[&dy, &w]);
         let kernel: Vec<i64> = self.kernel.iter().map(|k| *k as i64).collect();
-        let dw = apply(find("ConvGradWeight").unwrap(), &attrs.with("kernel", kernel), &[&x, &dy]);
+        let dw = apply("ConvGradWeight", &attrs.with("kernel", kernel), &[&x, &dy]);
         let (a, b, c) = (dot(&dy, &linear), dot(&dx, &x), dot(&dw, &w));
         let scale = tolerance * (1.0 + dot(&linear, &linear).sqrt() * dot(&dy, &dy).sqrt());
         assert!((a - b).abs() < scale && (a - c).abs() < scale, "{}: {a} {b} {c}", want_name(self));

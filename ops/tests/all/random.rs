@@ -1,10 +1,9 @@
 //! Distributions, masks that fit their dropouts, and how Dropout is read.
 
+use crate::support;
 use graph::{Attrs, DType, Graph, InputRole, Literal, TensorType};
 use ops::{
-    Builder, Signature,
-    cpu::evaluate,
-    find,
+    Builder,
     onnx::{BatchNormMode, DropoutMode, ImportCx, ImportOptions, find_rule},
 };
 
@@ -13,15 +12,7 @@ fn scalar(v: i64) -> Literal {
 }
 
 fn run(op: &str, attrs: Attrs, inputs: &[&Literal]) -> Literal {
-    let mut g = Graph::default();
-    let mut ids = Vec::new();
-    for (i, l) in inputs.iter().enumerate() {
-        let dims: Vec<usize> = l.shape().iter().map(|d| *d as usize).collect();
-        ids.push(Some(g.add_input(format!("x{i}"), TensorType::new(l.dtype(), &dims), InputRole::Data)));
-    }
-    Builder::new(&mut g).emit(op, attrs, &ids).unwrap();
-    let args: Vec<_> = inputs.iter().map(|l| Some(*l)).collect();
-    evaluate(find(op).unwrap(), &Signature::of(&g, g.nodes.last().unwrap()), &args).unwrap().remove(0)
+    support::run(op, attrs, inputs).remove(0)
 }
 
 fn moments(x: &[f64]) -> (f64, f64) {

@@ -1,4 +1,5 @@
 //! Where the recorded logs and expected results are, shared by the tests that read them.
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;
